@@ -1,0 +1,102 @@
+"""The environment contract: text in, text out.
+
+It is the Gymnasium / GEM form, so existing text environments drop in. What it adds: every environment owns its random
+generator, knows its split, may name several seats, and may carry a scripted expert.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Awaitable, Mapping
+from typing import Any, ClassVar, Literal
+
+Info = dict[str, Any]
+Reset = tuple[str, Info]
+Step = tuple[str, float, bool, bool, Info]
+
+SPLITS = ("train", "validation", "test")
+ONE_SEAT = ("agent",)
+
+
+class Env:
+    """Base class of all environments. A subclass overrides `reset` and `step`, either of which may be `async`.
+
+    `info` is free, but these keys mean something to the rest of the library:
+
+    | key | where | meaning |
+    |---|---|---|
+    | `success` | last step | did the episode reach its goal? (missing: reward > 0) |
+    | `valid` | any step | could the action be parsed and was it allowed? (missing: yes) |
+    | `state_key` | any | equal strings mark equal states, for anchor-state credit |
+    | `reward_parts` | any step | the named parts that sum to the reward |
+    | `parsed_action` | any step | what the environment understood |
+    | `seat` | any, several seats | who reads this observation and acts next |
+    | `rewards` | any step, several seats | reward of each seat, by name; the step's `reward` is then the actor's |
+
+    Example, a whole environment:
+
+        class Coin(Env):
+            def reset(self, seed=None, task=None):
+                super().reset(seed=seed)
+                self.face = self.rng.choice(["heads", "tails"])
+                return "Guess the coin: heads or tails?", {}
+
+            def step(self, action):
+                right = self.face in action.lower()
+                return f"It was {self.face}.", float(right), True, False, {"success": right}
+    """
+
+    reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+    """Bounds of one step's reward; the env doctor checks them."""
+    execution: ClassVar[Literal["inline", "thread", "process"]] = "inline"
+    """Where `step` runs: inline when it takes microseconds, thread when it waits, process when it computes."""
+    seats: tuple[str, ...] = ONE_SEAT
+    """Names of the agents that act in this environment. An episode yields one trajectory per seat."""
+    shared: ClassVar[frozenset[str]] = frozenset()
+    """Attributes that never change after construction (an index, a word list): snapshots keep them by reference."""
+
+    def __init__(self, *, split: str = "train") -> None:
+        if split not in SPLITS:
+            raise ValueError(f"unknown split {split!r}; choose one of {', '.join(SPLITS)}")
+        self.split = split
+        self.rng = random.Random()
+
+    def reset(self, seed: int | None = None, task: Any = None) -> Reset | Awaitable[Reset]:
+        """Start an episode. Equal (split, seed, task) give equal episodes; splits never share a random stream.
+
+        Without a seed the generator simply goes on. Subclasses call this first and then draw from `self.rng`.
+        """
+        if seed is not None:
+            self.rng = random.Random(f"{self.split}:{seed}")
+        return "", {}
+
+    def step(self, action: str) -> Step | Awaitable[Step]:
+        """Apply the text of one turn: (observation, reward, terminated, truncated, info)."""
+        raise NotImplementedError(f"{type(self).__name__} must define step(action)")
+
+    def sample_random_action(self) -> str:
+        """A random well-formed action in the present state (for checks and baselines), drawn from `self.rng`."""
+        raise NotImplementedError(f"{type(self).__name__} has no sample_random_action()")
+
+    def oracle(self) -> str:
+        """The scripted expert's action in the present state; calling it changes nothing."""
+        raise NotImplementedError(f"{type(self).__name__} has no oracle()")
+
+    def has_oracle(self) -> bool:
+        """Whether `oracle()` exists for this environment."""
+        return type(self).oracle is not Env.oracle
+
+    def get_state(self) -> Mapping[str, Any]:
+        """A snapshot from which `set_state` continues exactly, generator included."""
+        memo = {id(vars(self)[name]): vars(self)[name] for name in self.shared if name in vars(self)}
+        return copy.deepcopy(vars(self), memo)
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Return to a snapshot; the snapshot stays usable."""
+        memo = {id(state[name]): state[name] for name in self.shared if name in state}
+        vars(self).clear()
+        vars(self).update(copy.deepcopy(dict(state), memo))
+
+    def close(self) -> None:
+        """Free processes, files and connections. Safe to call twice."""

@@ -1,0 +1,134 @@
+"""Names for environments: `register`, `make("search/geo-2hop")`, and a helpful answer when a name is unknown."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from turnwise.envs.base import Env
+
+ENTRY_POINT_GROUP = "turnwise.envs"
+"""Installed packages list `name = "module"` here; importing the module registers its environments."""
+
+_BUILT_IN = ("turnwise.envs.games", "turnwise.envs.search", "turnwise.envs.tasks", "turnwise.envs.adapters")
+_FIELD = re.compile(r"\{(\w+)(:int)?\}")
+_INTEGER, _WORD = r"\d+", r"[\w.:+-]+"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvSpec:
+    """One registered environment, or a family of them when the id has fields.
+
+    `EnvSpec(id="rg/{name}", entry_point="pkg.module:Class")` answers `make("rg/spell_backward")` with
+    `Class(name="spell_backward")`; `{rooms:int}` is passed on as an integer.
+    """
+
+    id: str
+    entry_point: str | Callable[..., Env]
+    summary: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra: str | None = None
+    """The optional dependency set that must be installed: `pip install 'turnwise[extra]'`."""
+    example: str | None = None
+    """A concrete id of a family, for listings and tests."""
+
+    def match(self, env_id: str) -> dict[str, Any] | None:
+        """The field values when `env_id` is this environment, else None."""
+        *head, tail = _FIELD.split(self.id)
+        pattern, integers = "", set[str]()
+        for literal, name, integer in zip(*[iter(head)] * 3, strict=True):
+            pattern += re.escape(literal) + f"(?P<{name}>{_INTEGER if integer else _WORD})"
+            integers |= {name} if integer else set()
+        found = re.fullmatch(pattern + re.escape(tail), env_id)
+        if found is None:
+            return None
+        return {name: int(value) if name in integers else value for name, value in found.groupdict().items()}
+
+
+_SPECS: dict[str, EnvSpec] = {}
+
+
+def register(
+    env_id: str,
+    entry_point: str | Callable[..., Env],
+    *,
+    summary: str = "",
+    kwargs: Mapping[str, Any] | None = None,
+    extra: str | None = None,
+    example: str | None = None,
+) -> None:
+    """Make an environment known: `register("my/coin", Coin)` or `register("my/coin", "my_package.coin:Coin")`.
+
+    Registering a different environment under a taken id is an error.
+    """
+    spec = EnvSpec(
+        id=env_id, entry_point=entry_point, summary=summary, kwargs=kwargs or {}, extra=extra, example=example
+    )
+    _add(spec)
+
+
+def _add(spec: EnvSpec) -> None:
+    known = _SPECS.get(spec.id)
+    if known is not None and known != spec:
+        raise ValueError(f"environment id {spec.id!r} is already registered for {known.entry_point}; choose another id")
+    _SPECS[spec.id] = spec
+
+
+def specs() -> list[EnvSpec]:
+    """All registered environments, sorted by id."""
+    _load_all()
+    return sorted(_SPECS.values(), key=lambda spec: spec.id)
+
+
+def find(env_id: str) -> tuple[EnvSpec, dict[str, Any]]:
+    """The spec behind an id and the arguments its fields give; raises ValueError with the closest ids."""
+    _load_all()
+    exact = _SPECS.get(env_id)
+    candidates = [exact] if exact else list(_SPECS.values())
+    for spec in candidates:
+        fields = spec.match(env_id)
+        if fields is not None:
+            return spec, fields
+    raise ValueError(_unknown(env_id))
+
+
+def make(env_id: str, **kwargs: Any) -> Env:
+    """Build the environment named `env_id`; keyword arguments override those of its registration."""
+    spec, fields = find(env_id)
+    try:
+        return _entry(spec)(**{**spec.kwargs, **fields, **kwargs})
+    except ModuleNotFoundError as error:
+        if spec.extra is None or (error.name or "").startswith("turnwise"):
+            raise
+        raise ValueError(
+            f"{env_id} needs the package {error.name!r}; install it with: pip install 'turnwise[{spec.extra}]'"
+        ) from error
+
+
+def _entry(spec: EnvSpec) -> Callable[..., Env]:
+    if callable(spec.entry_point):
+        return spec.entry_point
+    module, _, name = spec.entry_point.partition(":")
+    return getattr(import_module(module), name)
+
+
+@cache
+def _load_all() -> None:
+    for module in _BUILT_IN:
+        for spec in import_module(module).SPECS:
+            _add(spec)
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        point.load()
+
+
+def _unknown(env_id: str) -> str:
+    known = [spec.example or spec.id for spec in _SPECS.values()]
+    close = difflib.get_close_matches(env_id, known, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(close)}?" if close else "`turnwise envs` lists them all."
+    return f"unknown environment {env_id!r}: {hint}"

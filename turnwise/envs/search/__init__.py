@@ -1,0 +1,5 @@
+"""Registrations of the search environments."""
+
+from turnwise.envs.registry import EnvSpec
+
+SPECS: tuple[EnvSpec, ...] = ()

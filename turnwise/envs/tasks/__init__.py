@@ -1,0 +1,5 @@
+"""Registrations of the tasks environments."""
+
+from turnwise.envs.registry import EnvSpec
+
+SPECS: tuple[EnvSpec, ...] = ()

@@ -1,0 +1,122 @@
+"""The nouns: what an episode is made of, and the packed batch that the learner sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ENVIRONMENT, POLICY = 0, 1
+"""Source ids of tokens: written by the environment (prompts, tools, other speakers), or sampled by the policy."""
+
+
+class StopReason(StrEnum):
+    """Why an episode ended. Failures are values here, never exceptions."""
+
+    DONE = "done"
+    MAX_TURNS = "max_turns"
+    MAX_TOKENS = "max_tokens"
+    CONTEXT_FULL = "context_full"
+    ENV_ERROR = "env_error"
+    TIMEOUT = "timeout"
+    INVALID = "invalid"
+
+    @property
+    def is_failure(self) -> bool:
+        """True when the episode says nothing about the policy: such trajectories never enter a batch."""
+        return self in (StopReason.ENV_ERROR, StopReason.TIMEOUT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """One chat message: `Message(role="user", content="Capital of the country where Mahis lies?")`."""
+
+    role: str
+    content: str
+
+
+@dataclass(kw_only=True, slots=True)
+class Turn:
+    """What one model call added to an episode.
+
+    `prompt_ids` is the *delta*: the tokens that came in since the last sampled token, never the whole prompt. A two-turn
+    search episode whose full sequence is `[1, 5, 6, 40, 41, 2, 7, 8, 50, 2]` is stored as
+
+        Turn(prompt_ids=[1, 5, 6], sampled_ids=[40, 41, 2], logprobs=[-0.1, -0.7, -0.2])   # question, then a query
+        Turn(prompt_ids=[7, 8],    sampled_ids=[50, 2],     logprobs=[-0.3, -0.1], reward=1.0)  # result, then an answer
+    """
+
+    prompt_ids: Sequence[int] = ()
+    sampled_ids: Sequence[int] = ()
+    logprobs: Sequence[float] | None = None
+    """The sampler's log-prob of each sampled token (`mu`); None when unknown, as in demonstrations."""
+    policy_version: int = 0
+    reward: float = 0.0
+    reward_parts: Mapping[str, float] = field(default_factory=dict[str, float])
+    observation: str = ""
+    """The text this turn answers."""
+    action: str = ""
+    """The text of the turn itself."""
+    valid: bool = True
+    """Whether the environment could parse the action and allowed it."""
+    state_key: str | None = None
+    """Turns with equal keys inside a group started from the same state (anchor-state credit)."""
+    restarts: bool = False
+    """The history was rewritten (not only appended to): `prompt_ids` is a whole prompt and opens a new sequence."""
+    sample_seconds: float = 0.0
+    env_seconds: float = 0.0
+
+
+@dataclass(kw_only=True, slots=True)
+class Trajectory:
+    """One seat's way through one episode.
+
+    The two turns of `Turn`'s example, ended by the environment:
+
+        Trajectory(id="geo-17/0", turns=[search, answer], stop=StopReason.DONE, terminated=True)
+
+    Had the turn limit cut it before the answer, it would be `stop=StopReason.MAX_TURNS, truncated=True`, with the last
+    search result as `final_ids=[7, 8]`: the critic values the state after them, and that value bootstraps the return.
+    """
+
+    id: str
+    turns: list[Turn]
+    stop: StopReason
+    terminated: bool = False
+    truncated: bool = False
+    task: Any = None
+    seed: int | None = None
+    seat: str = "agent"
+    final_ids: Sequence[int] = ()
+    """Tokens that arrived after the last turn (a truncated episode's last observation)."""
+    final_observation: str = ""
+    bootstrap: float | None = None
+    """Value of the state after `final_ids` when already known; else the critic fills it in."""
+    info: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The environment's last info: success and whatever else it reports."""
+
+    @property
+    def reward(self) -> float:
+        """Undiscounted sum of the turn rewards."""
+        return sum(turn.reward for turn in self.turns)
+
+    @property
+    def success(self) -> bool:
+        """What the environment said, else whether any reward was earned."""
+        return bool(self.info.get("success", self.reward > 0))
+
+
+@dataclass(kw_only=True, slots=True)
+class Group:
+    """Trajectories that are compared with each other: tries at one task, or the seats of one game.
+
+    Example: `Group(id="geo-17", trajectories=[first, second])` with rewards 1 and 0; a group-mean baseline gives the
+    tokens of the first +0.5 and those of the second -0.5.
+    """
+
+    id: str
+    trajectories: list[Trajectory]
