@@ -1,0 +1,52 @@
+"""What a search episode asks, and how entities are divided among the splits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from typing import Any
+
+from turnwise.envs.base import SPLITS
+
+_TRAIN_SHARE, _VALIDATION_SHARE = 0.6, 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """One question, and everything needed to ask it again.
+
+    Example: `Task(id="geo-2hop/capital/0/mahis", question="what is the capital of the country of mahis ?",
+    answers=("amman",), hops=2, split="train", queries=("mahis", "country jordan capital"))`.
+    """
+
+    question: str
+    answers: tuple[str, ...]
+    id: str
+    hops: int
+    split: str
+    queries: tuple[str, ...] = ()
+    """The searches by which the scripted expert comes to the answer."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The plain form that `info["task"]` carries and `reset(task=...)` takes."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, task: Mapping[str, Any]) -> Task:
+        """Rebuild a task from its plain form, also after a trip through JSON."""
+        known = {entry.name for entry in fields(cls)}
+        if not isinstance(task, Mapping) or set(task) | {"queries"} != known:
+            raise ValueError(f"task= must be a dict with the keys {', '.join(sorted(known))}, as in info['task']")
+        answers, queries = tuple(task["answers"]), tuple(task.get("queries", ()))
+        return cls(**{**task, "answers": answers, "queries": queries})
+
+
+def assign_splits(keys: Iterable[str]) -> dict[str, str]:
+    """Give 60 / 20 / 20 percent of the keys to train / validation / test; the same keys always fall the same way."""
+    # Ranked by hash and not drawn: the shares are exact, and no generator is involved.
+    ordered = sorted(set(keys), key=lambda key: sha256(key.encode("utf-8", "replace")).digest())
+    first = round(_TRAIN_SHARE * len(ordered))
+    second = round((_TRAIN_SHARE + _VALIDATION_SHARE) * len(ordered))
+    parts = (ordered[:first], ordered[first:second], ordered[second:])
+    return {key: split for split, part in zip(SPLITS, parts, strict=True) for key in part}
