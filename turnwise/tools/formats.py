@@ -1,0 +1,180 @@
+"""How a model writes a call: tags, fenced code or JSON. Any text parses to a call, an error to show, or nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from turnwise.tools.base import Tool
+
+_QUOTED_CHARACTERS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToolCall:
+    """A call as the model wrote it: `ToolCall(name="search", arguments={"query": "mahis"})`."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallError:
+    """The text tries to call a tool but is malformed; the message tells the model how to mend it."""
+
+    message: str
+
+
+class Format(Protocol):
+    """One way to write calls."""
+
+    def parse(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
+        """The first call in the text, an error when a call is malformed, None when the text holds no call."""
+        ...
+
+    def describe(self, tools: Mapping[str, Tool]) -> str:
+        """How to write a call, for the prompt."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagFormat:
+    """`<search>mahis</search>`: the text between the tags is the tool's one argument.
+
+    The first opening tag of a known tool counts, up to the nearest closing tag of the same name; what lies between is
+    taken as it is, other tags included.
+    """
+
+    def parse(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
+        """The first tagged call."""
+        names = "|".join(map(re.escape, tools))
+        opening = re.search(f"<({names})>", text) if tools else None
+        if opening is None:
+            return None
+        name = opening[1]
+        end = text.find(f"</{name}>", opening.end())
+        if end < 0:
+            return CallError(message=f"<{name}> is not closed; write <{name}>...</{name}>")
+        return _one_argument_call(tools[name], text[opening.end() : end].strip())
+
+    def describe(self, tools: Mapping[str, Tool]) -> str:
+        """One pattern per tool."""
+        patterns = ", ".join(f"<{name}>{_sole_argument(tool)}</{name}>" for name, tool in tools.items())
+        return f"Call a tool by writing {patterns}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class FencedFormat:
+    """A fenced code block: the code goes to one tool."""
+
+    tool: str = "python"
+    languages: tuple[str, ...] = ("python", "py")
+
+    def parse(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
+        """The first fenced block in one of the languages."""
+        languages = "|".join(map(re.escape, self.languages))
+        opening = re.search(rf"^```(?:{languages})[ \t]*\n", text, re.MULTILINE)
+        if opening is None:
+            return None
+        if self.tool not in tools:
+            return _unknown(self.tool, tools)
+        closing = re.compile(r"^```", re.MULTILINE).search(text, opening.end())
+        if closing is None:
+            return CallError(message="the code block is not closed; end it with a line ```")
+        return _one_argument_call(tools[self.tool], text[opening.end() : closing.start()])
+
+    def describe(self, tools: Mapping[str, Tool]) -> str:
+        """The fence to write."""
+        return (
+            f"Call the tool {self.tool} by writing a block that starts with ```{self.languages[0]} and ends with ```."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonFormat:
+    """`<tool_call>{"name": "search", "arguments": {"query": "mahis"}}</tool_call>`, or the bare object.
+
+    A bare object must be the whole text. Arguments may be an object or a string that holds one, as OpenAI-style interfaces send them.
+    """
+
+    def parse(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
+        """The first tagged JSON call, else a bare object that names a tool and arguments."""
+        _, opening, rest = text.partition("<tool_call>")
+        if not opening:
+            return self._parse_bare(text, tools)
+        body, closing, _ = rest.partition("</tool_call>")
+        if not closing:
+            return CallError(message="<tool_call> is not closed; write <tool_call>{...}</tool_call>")
+        return self._read(_load_object(body), tools)
+
+    def describe(self, tools: Mapping[str, Tool]) -> str:
+        """The object to write, and the schema of each tool's arguments."""
+        schemas = "\n".join(f"{name}: {json.dumps(tool.parameters)}" for name, tool in tools.items())
+        example = '<tool_call>{"name": ..., "arguments": {...}}</tool_call>'
+        return f"Call a tool by writing {example}. Arguments by tool, as JSON schema:\n{schemas}"
+
+    def _parse_bare(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
+        text = text.strip()
+        if not (text.startswith("{") and text.endswith("}")):
+            return None
+        value = _load_object(text)
+        # Any other JSON is the agent's answer, not a call.
+        is_call = isinstance(value, dict) and ({"name", "arguments"} <= value.keys() or "function" in value)
+        return self._read(value, tools) if is_call else None
+
+    def _read(self, value: dict[str, Any] | CallError, tools: Mapping[str, Tool]) -> ToolCall | CallError:
+        if isinstance(value, CallError):
+            return value
+        function = value.get("function", value)
+        if not isinstance(function, dict) or not isinstance(name := function.get("name"), str):
+            return CallError(message='a call is an object with a "name" and "arguments"')
+        if name not in tools:
+            return _unknown(name, tools)
+        arguments = function.get("arguments", {})
+        arguments = _load_object(arguments) if isinstance(arguments, str) else arguments
+        if isinstance(arguments, CallError):
+            return arguments
+        if not isinstance(arguments, dict):
+            return CallError(message='"arguments" must be an object, such as {"query": "..."}')
+        return ToolCall(name=name, arguments=arguments)
+
+
+def render_tools(tools: Iterable[Tool], formats: Iterable[Format]) -> str:
+    """The part of a prompt that presents the tools and says how to call them."""
+    by_name = {tool.name: tool for tool in tools}
+    lines = ["You can use these tools, one call per turn:"]
+    for tool in by_name.values():
+        lines.append(f"- {tool.name}({', '.join(tool.parameters.get('properties', {}))}): {tool.description}")
+        for name, schema in tool.parameters.get("properties", {}).items():
+            lines += [f"    {name}: {schema['description']}"] if schema.get("description") else []
+    return "\n".join([*lines, *(form.describe(by_name) for form in formats)])
+
+
+def _one_argument_call(tool: Tool, value: str) -> ToolCall:
+    return ToolCall(name=tool.name, arguments={_sole_argument(tool): value})
+
+
+def _sole_argument(tool: Tool) -> str:
+    """The argument that plain text stands for: the one required, else the first."""
+    names = tool.required or tuple(tool.parameters.get("properties", {}))
+    if len(tool.required) > 1 or not names:
+        raise ValueError(
+            f"tool {tool.name} takes {len(tool.required)} required arguments, but tags and fenced code carry exactly "
+            "one; use JsonFormat for it"
+        )
+    return names[0]
+
+
+def _load_object(text: str) -> dict[str, Any] | CallError:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return CallError(message=f"not valid JSON ({str(error)[:_QUOTED_CHARACTERS]}); write one object")
+    return value if isinstance(value, dict) else CallError(message="the call must be one JSON object")
+
+
+def _unknown(name: str, tools: Mapping[str, Tool]) -> CallError:
+    return CallError(message=f"unknown tool {name[:_QUOTED_CHARACTERS]!r}; there is {', '.join(tools) or 'none'}")
