@@ -1,0 +1,266 @@
+"""The scheduler: no barrier, equal results whatever the timing, failures that stay where they happen."""
+
+import asyncio
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from faulty import AsyncWalk, Bad, Duel, HangingReset, ProcessBad, ProcessWalk, RaisingInit, ThreadBad, ThreadWalk, Walk
+
+from turnwise.rollout.agents import Action, Agent, ConstantAgent, FunctionAgent, RandomAgent
+from turnwise.rollout.episode import EpisodeSpec, Limits, tries
+from turnwise.rollout.scheduler import Scheduler
+from turnwise.types import StopReason
+
+
+def play(specs, agents=None, **options):
+    """All trajectories of `specs`, and the statistics."""
+
+    async def run():
+        async with Scheduler(**options) as scheduler:
+            return await scheduler.run(specs, agents or RandomAgent()), scheduler.stats
+
+    return asyncio.run(run())
+
+
+def untimed(trajectories):
+    """Trajectories without what may differ between equal runs: the clock and the process id."""
+    return [
+        replace(
+            trajectory,
+            turns=[replace(turn, sample_seconds=0.0, env_seconds=0.0) for turn in trajectory.turns],
+            info={key: value for key, value in trajectory.info.items() if key != "pid"},
+        )
+        for trajectory in trajectories
+    ]
+
+
+class Dawdler(Agent):
+    """Random actions after a random real delay."""
+
+    async def act(self, view):
+        started = time.perf_counter()
+        await asyncio.sleep(started % 0.003)
+        return Action(text=f"{await view.random_action()} {view.rng.random()}")
+
+
+@pytest.mark.parametrize("env", [Walk, ThreadWalk, ProcessWalk, AsyncWalk])
+def test_equal_seeds_give_equal_trajectories_whatever_concurrency_and_latency(env):
+    def specs(sleep):
+        return [
+            EpisodeSpec(env=env, kwargs={"sleep": sleep}, seed=seed, group=f"task {seed}", index=index)
+            for seed in range(4)
+            for index in range(3)
+        ]
+
+    alone, _ = play(specs(0.0), Dawdler(), concurrency=1, processes=1)
+    together, _ = play(specs(0.004), Dawdler(), concurrency=12, processes=2)
+    assert untimed(alone) == untimed(together)
+    assert len({trajectory.turns[0].action for trajectory in alone}) == 12
+    assert len({trajectory.turns[0].observation for trajectory in alone}) == 4
+
+
+def test_execution_place_does_not_change_the_trajectories():
+    results = [
+        play([EpisodeSpec(env=env, seed=seed, group=f"{seed}") for seed in range(3)])[0]
+        for env in (Walk, ThreadWalk, ProcessWalk, AsyncWalk)
+    ]
+    assert untimed(results[0]) == untimed(results[1]) == untimed(results[2]) == untimed(results[3])
+
+
+def test_another_run_seed_changes_the_agents_but_not_the_environments():
+    specs = [EpisodeSpec(env=Walk, seed=5)]
+    first, second = play(specs, seed=1)[0][0], play(specs, seed=2)[0][0]
+    assert first.turns[0].observation == second.turns[0].observation
+    assert first.turns[0].action != second.turns[0].action
+
+
+def test_results_come_in_the_order_of_the_specs_and_by_group():
+    specs = [
+        spec for seed in (3, 1) for spec in tries(EpisodeSpec(env=AsyncWalk, kwargs={"sleep": 0.01}, seed=seed), 3)
+    ]
+
+    async def run():
+        async with Scheduler(concurrency=4) as scheduler:
+            return await scheduler.run_groups(specs, RandomAgent())
+
+    groups = asyncio.run(run())
+    assert [group.id for group in groups] == ["AsyncWalk:3", "AsyncWalk:1"]
+    assert [[trajectory.id for trajectory in group.trajectories] for group in groups] == [
+        [f"AsyncWalk:{seed}/{index}" for index in range(3)] for seed in (3, 1)
+    ]
+
+
+def test_a_slow_episode_stalls_nobody():
+    specs = [EpisodeSpec(env=ThreadWalk, kwargs={"length": 1}, seed=seed) for seed in range(20)]
+    slow = EpisodeSpec(env=SlowThread, seed=99)
+
+    async def run():
+        async with Scheduler(concurrency=4) as scheduler:
+            return [trajectory.id async for trajectory in scheduler.stream([slow, *specs], ConstantAgent(text="x"))]
+
+    assert asyncio.run(run())[-1] == slow.id
+
+
+class SlowThread(ThreadWalk):
+    def step(self, action):
+        time.sleep(0.5)
+        return "done", 0.0, True, False, {}
+
+
+def test_three_hundred_episodes_run_at_the_same_time():
+    present, everyone = 0, asyncio.Event()
+
+    class Meeting(Agent):
+        async def act(self, view):
+            nonlocal present
+            present += view.turn == 0
+            if present == 300:
+                everyone.set()
+            await everyone.wait()
+            return Action(text="x")
+
+    specs = [EpisodeSpec(env=ThreadWalk, seed=seed) for seed in range(300)]
+    trajectories, stats = play(specs, Meeting(), concurrency=300, limits=Limits(act_seconds=20))
+    assert stats.ends["ThreadWalk", StopReason.DONE] == 300
+    assert stats.turns == sum(len(trajectory.turns) for trajectory in trajectories) == 900
+
+
+def test_specs_are_drawn_only_as_places_become_free():
+    drawn = 0
+
+    async def endless():
+        nonlocal drawn
+        while True:
+            drawn += 1
+            yield EpisodeSpec(env=Walk, seed=drawn)
+
+    async def run():
+        async with Scheduler(concurrency=2) as scheduler:
+            stream = scheduler.stream(endless(), RandomAgent())
+            seen = [await anext(stream) for _ in range(5)]
+            await stream.aclose()  # type: ignore[attr-defined]
+            return seen
+
+    assert len(asyncio.run(run())) == 5
+    assert drawn <= 12
+
+
+HOWS = [
+    ("raise", "RuntimeError: the tool fell over"),
+    ("exit", "SystemExit: 3"),
+    ("stop iteration", "StopIteration"),
+    ("four values", "step must return (observation, reward, terminated, truncated, info)"),
+    ("no text", "step must return observation as a string"),
+    ("nan", "step must return reward as a finite number"),
+    ("text reward", "step must return reward as a finite number"),
+    ("integer flag", "step must return terminated as a bool"),
+    ("wrong parts", "step must return info['reward_parts'] as names with finite numbers"),
+    ("wrong seat", "info['seat'] is 'nobody'"),
+]
+
+
+@pytest.mark.parametrize("env", [Bad, ThreadBad, ProcessBad])
+def test_a_crashing_or_lying_environment_ends_only_its_own_episode(env):
+    bad = [EpisodeSpec(env=env, kwargs={"how": how}, seed=1, group=how) for how, _ in HOWS]
+    good = [EpisodeSpec(env=Walk, seed=seed) for seed in range(5)]
+    trajectories, stats = play([*bad, *good], processes=2)
+    for (_, text), trajectory in zip(HOWS, trajectories, strict=False):
+        assert trajectory.stop is StopReason.ENV_ERROR
+        assert trajectory.truncated
+        assert not trajectory.terminated
+        assert text in trajectory.info["error"]
+        assert trajectory.info["culprit"] == "env"
+        assert len(trajectory.turns) == 2
+    assert untimed(trajectories[len(bad) :]) == untimed(play(good)[0])
+    assert stats.ends[env.__name__, StopReason.ENV_ERROR] == stats.faults[env.__name__, "env"] == len(HOWS)
+    assert stats.ends["Walk", StopReason.DONE] == 5
+    assert "ENV_ERROR".lower() in stats.summary()
+
+
+@pytest.mark.parametrize(("env", "threads", "processes"), [(ThreadBad, 1, 0), (ProcessBad, 0, 1)])
+def test_a_hung_step_times_out_alone_and_never_blocks_the_end(env, threads, processes):
+    specs = [EpisodeSpec(env=env, kwargs={"how": "hang"}), *[EpisodeSpec(env=Walk, seed=seed) for seed in range(3)]]
+    started = time.perf_counter()
+    trajectories, stats = play(specs, limits=Limits(step_seconds=0.3))
+    assert time.perf_counter() - started < 5
+    assert [trajectory.stop for trajectory in trajectories] == [StopReason.TIMEOUT, *[StopReason.DONE] * 3]
+    assert trajectories[0].info["error"] == "no answer within 0.3 s"
+    assert (stats.abandoned_threads, stats.killed_processes) == (threads, processes)
+    assert stats.last_error == {env.__name__: "no answer within 0.3 s"}
+
+
+def test_a_hung_reset_times_out():
+    trajectories, stats = play([EpisodeSpec(env=HangingReset)] * 2, limits=Limits(reset_seconds=0.3))
+    assert [trajectory.stop for trajectory in trajectories] == [StopReason.TIMEOUT] * 2
+    assert stats.abandoned_threads == 2
+
+
+def test_a_dying_worker_process_is_replaced():
+    specs = [
+        EpisodeSpec(env=ProcessBad, kwargs={"how": "die"}, seed=0),
+        *[EpisodeSpec(env=ProcessWalk, seed=seed) for seed in range(3)],
+    ]
+    trajectories, stats = play(specs, concurrency=1, processes=1)
+    assert [trajectory.stop for trajectory in trajectories] == [StopReason.ENV_ERROR, *[StopReason.DONE] * 3]
+    assert trajectories[0].info["error"] == "the environment's process died (exit status -9)"
+    assert stats.killed_processes == 1
+    assert len({trajectory.info["pid"] for trajectory in trajectories[1:]}) == 1
+
+
+def test_an_environment_that_cannot_be_built_fails_its_episodes():
+    trajectories, stats = play([EpisodeSpec(env=RaisingInit, seed=seed) for seed in range(3)])
+    assert [(trajectory.stop, trajectory.turns) for trajectory in trajectories] == [(StopReason.ENV_ERROR, [])] * 3
+    assert "no such game file" in stats.last_error["RaisingInit"]
+
+
+@pytest.mark.parametrize("how", ["raise", "hang", "nonsense"])
+def test_a_failing_agent_is_counted_apart(how):
+    async def act(view) -> Any:
+        if view.turn == 1 and how == "raise":
+            raise KeyError("lost session")
+        if view.turn == 1 and how == "hang":
+            await asyncio.sleep(30)
+        return 3 if how == "nonsense" else "x"
+
+    trajectories, stats = play([EpisodeSpec(env=Walk)], FunctionAgent(function=act), limits=Limits(act_seconds=0.2))
+    assert trajectories[0].stop is (StopReason.TIMEOUT if how == "hang" else StopReason.ENV_ERROR)
+    assert trajectories[0].info["culprit"] == "agent"
+    assert stats.faults == {("Walk", "agent"): 1}
+
+
+def test_unknown_ids_and_missing_seats_are_the_callers_mistake():
+    with pytest.raises(ValueError, match="unknown environment 'no/such'"):
+        play([EpisodeSpec(env="no/such")])
+    with pytest.raises(ValueError, match="seat 'black' without an agent"):
+        play([EpisodeSpec(env=Duel)], {"white": RandomAgent()})
+
+
+@pytest.mark.parametrize("env", [Walk, AsyncWalk, ThreadWalk, ProcessWalk])
+def test_cancelling_closes_every_environment_and_leaves_nothing_running(env, tmp_path):
+    mark, threads = tmp_path / "closed", set(threading.enumerate())
+
+    async def run():
+        async with Scheduler(concurrency=3, processes=3) as scheduler:
+            waiting = FunctionAgent(function=lambda view: asyncio.sleep(30, "x"))
+            specs = [EpisodeSpec(env=env, kwargs={"mark": str(mark)}, seed=seed) for seed in range(3)]
+            async with asyncio.timeout(1.0):
+                await scheduler.run(specs, waiting)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(run())
+    probed = 0 if env is ProcessWalk else 1  # the first instance only says where it wants to run
+    assert mark.read_text().count("closed") == 3 + probed
+    deadline = time.perf_counter() + 2
+    while any(thread.name == "turnwise-env" for thread in set(threading.enumerate()) - threads):
+        assert time.perf_counter() < deadline
+        time.sleep(0.01)
+
+
+def test_wrong_settings_are_refused():
+    with pytest.raises(ValueError, match="concurrency must be at least 1"):
+        Scheduler(concurrency=0)
+    with pytest.raises(ValueError, match="above zero: max_turns"):
+        Limits(max_turns=0)

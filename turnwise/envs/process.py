@@ -1,0 +1,172 @@
+"""An environment in a process of its own: for those that compute, and for those that may have to be killed.
+
+A worker is a bare interpreter that imports the environment and nothing else of ours (never torch), and serves one
+episode at a time. It is started directly, not through `multiprocessing`, which would import the user's script again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from inspect import isawaitable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from turnwise.envs.base import Env
+from turnwise.envs.faults import EpisodeError, describe
+from turnwise.envs.registry import EnvSpec, find, make, register
+
+_STOP = b""
+_STOP_SECONDS = 1.0
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from turnwise.envs.process import serve; serve({descriptor})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvSource:
+    """How to build an environment: `EnvSource(env="search/geo-2hop", kwargs={"split": "test"})`, or with a factory."""
+
+    env: str | Callable[..., Env]
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def name(self) -> str:
+        """The id, or the name of the factory."""
+        return self.env if isinstance(self.env, str) else getattr(self.env, "__qualname__", repr(self.env))
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """The registration behind an id; raises ValueError for unknown ids."""
+        return find(self.env)[0] if isinstance(self.env, str) else None
+
+    def build(self) -> Env:
+        """A new instance."""
+        return make(self.env, **self.kwargs) if isinstance(self.env, str) else self.env(**self.kwargs)
+
+
+class WorkerProcess:
+    """One worker as seen from here. Calls block; the owner runs them in a thread and kills the worker when it hangs."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        program = _PROGRAM.format(path=[os.path.abspath(entry) for entry in sys.path], descriptor=theirs.fileno())
+        with theirs:
+            # Its own session: Ctrl-C in the terminal is ours to handle, and killing it takes its children along.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._connection = Connection(ours.detach())
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the worker still runs."""
+        return self._process.poll() is None
+
+    def build(self, source: EnvSource) -> None:
+        """Replace the worker's environment by a new one."""
+        # The registration travels along: the user's script may have made it, and the worker never ran that script.
+        self._request("build", source.spec, source)
+
+    def run(self, function: Callable[[Env], Any]) -> Any:
+        """`function(env)` in the worker; raises EpisodeError when it raised there or the worker died."""
+        return self._request("run", function)
+
+    def _request(self, *request: Any) -> Any:
+        message = _dump(request)
+        try:
+            self._connection.send_bytes(message)
+            ok, answer = pickle.loads(self._connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise EpisodeError(f"the environment's process died (exit status {self._exit_status()})") from error
+        if not ok:
+            raise EpisodeError(answer)
+        return answer
+
+    def _exit_status(self) -> int | None:
+        try:
+            return self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def stop(self) -> None:
+        """End the worker: politely, then for good."""
+        with suppress(OSError, subprocess.TimeoutExpired):
+            self._connection.send_bytes(_STOP)
+            self._process.wait(_STOP_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the worker and whatever it started, now. Whoever waits for its answer gets an EpisodeError."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._exit_status()
+
+
+def _dump(request: tuple[Any, ...]) -> bytes:
+    factory = request[-1].env if isinstance(request[-1], EnvSource) else None
+    advice = "move it to the top level of a module that can be imported, or use execution='thread'"
+    if getattr(factory, "__module__", "") == "__main__":
+        raise EpisodeError(f"a worker process cannot see {factory!r}, which is defined in the running script; {advice}")
+    try:
+        return pickle.dumps(request)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise EpisodeError(f"cannot send this to a worker process ({error}); {advice}") from error
+
+
+def serve(descriptor: int) -> None:
+    """The worker's life: answer requests until told to stop or until the other side is gone."""
+    connection, env = Connection(descriptor), Env()
+    with asyncio.Runner() as runner:
+        while (request := _receive(connection)) != _STOP:
+            try:
+                kind, *content = pickle.loads(request)
+                if kind == "build":
+                    env, answer = _build(*content), None
+                else:
+                    answer = _finish(runner, content[0](env))
+                reply = pickle.dumps((True, answer))
+            except (Exception, SystemExit) as error:  # the edge: whatever the environment raises becomes a value
+                reply = pickle.dumps((False, describe(error)))
+            connection.send_bytes(reply)
+
+
+def _receive(connection: Connection) -> bytes:
+    try:
+        return connection.recv_bytes()
+    except (EOFError, OSError):
+        return _STOP
+
+
+def _build(spec: EnvSpec | None, source: EnvSource) -> Env:
+    if spec is not None:
+        register(
+            spec.id,
+            spec.entry_point,
+            summary=spec.summary,
+            kwargs=spec.kwargs,
+            extra=spec.extra,
+            example=spec.example,
+        )
+    return source.build()
+
+
+def _finish(runner: asyncio.Runner, answer: Any) -> Any:
+    async def wait() -> Any:
+        return await answer
+
+    return runner.run(wait()) if isawaitable(answer) else answer

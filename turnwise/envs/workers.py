@@ -1,0 +1,244 @@
+"""Where environments run: in the event loop, in a thread, or in a process; always with a deadline.
+
+Every episode gets a new instance, so that nothing of an earlier episode can show in a later one, whichever worker it
+lands on. A host that hangs is left behind (a thread) or killed (a process); its episode ends and no other notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pkgutil
+import queue
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from inspect import isawaitable
+from operator import attrgetter, methodcaller
+from typing import Any, Literal
+
+from turnwise.envs.base import Env, Reset, Step
+from turnwise.envs.faults import EpisodeError, describe, read_reset, read_step
+from turnwise.envs.process import EnvSource, WorkerProcess
+
+Execution = Literal["inline", "thread", "process"]
+Job = Callable[[Env], Any]
+_CLOSE = methodcaller("close")
+
+
+class Lane:
+    """One daemon thread that runs calls in order. It is never joined: a call that hangs cannot hold up the program."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="turnwise-env", daemon=True).start()
+
+    def submit(self, call: Callable[[], Any]) -> Future[Any]:
+        """Run `call` after those submitted before it; what it raises arrives as an EpisodeError."""
+        future: Future[Any] = Future()
+        self._calls.put((future, call))
+        return future
+
+    def stop(self) -> None:
+        """Let the thread end once its calls are done."""
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        while (item := self._calls.get()) is not None:
+            future, call = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except (Exception, SystemExit) as error:  # the edge: whatever the environment raises becomes a value
+                future.set_exception(error if isinstance(error, EpisodeError) else EpisodeError(describe(error)))
+
+
+class LocalPlace:
+    """An environment in this process; the counterpart of `WorkerProcess`."""
+
+    def __init__(self) -> None:
+        self.env: Any = None
+
+    def build(self, source: EnvSource) -> None:
+        """Set the environment."""
+        self.env = source.build()
+
+    def run(self, job: Job) -> Any:
+        """`job(env)`."""
+        return job(self.env)
+
+
+class Host:
+    """One running environment, reached by jobs: functions of the environment that run where it lives."""
+
+    def __init__(
+        self, place: LocalPlace | WorkerProcess, *, lane: Lane | None, release: Callable[[bool], None]
+    ) -> None:
+        self._place, self._lane, self._release = place, lane, release
+        self._answering = False
+
+    async def build(self, source: EnvSource, *, deadline: float) -> None:
+        """Make the environment; raises EpisodeError."""
+        await self._wait(partial(self._place.build, source), deadline)
+
+    async def reset(self, seed: int | None, task: Any, *, deadline: float) -> Reset:
+        """Start an episode; raises EpisodeError."""
+        # Environments of other libraries know no `task`; they are only given one when there is one.
+        arguments = {"seed": seed} if task is None else {"seed": seed, "task": task}
+        return read_reset(await self.call(methodcaller("reset", **arguments), deadline=deadline))
+
+    async def step(self, action: str, *, deadline: float) -> Step:
+        """Apply one action; raises EpisodeError."""
+        return read_step(await self.call(methodcaller("step", action), deadline=deadline))
+
+    async def oracle(self, *, deadline: float) -> str:
+        """The scripted expert's action; raises EpisodeError."""
+        return await self.call(methodcaller("oracle"), deadline=deadline)
+
+    async def random_action(self, generator: random.Random, *, deadline: float) -> str:
+        """A random well-formed action drawn from `generator`, which moves on; raises EpisodeError."""
+        text, state = await self.call(RandomAction(generator), deadline=deadline)
+        generator.setstate(state)
+        return text
+
+    async def seats(self, *, deadline: float) -> tuple[str, ...]:
+        """Names of the agents that act; raises EpisodeError."""
+        return tuple(await self.call(attrgetter("seats"), deadline=deadline))
+
+    async def call(self, job: Job, *, deadline: float) -> Any:
+        """`job(env)` where the environment lives, awaited when it is asynchronous; raises EpisodeError."""
+        return await self._wait(partial(self._place.run, job), deadline)
+
+    async def _wait(self, call: Callable[[], Any], deadline: float) -> Any:
+        self._answering = True
+        timer = asyncio.timeout(deadline)
+        try:
+            async with timer:
+                answer = await asyncio.wrap_future(self._lane.submit(call)) if self._lane else call()
+                self._answering = False
+                return await answer if isawaitable(answer) else answer
+        except (Exception, SystemExit) as error:  # the edge: whatever the environment raises becomes a value
+            if timer.expired():
+                raise EpisodeError(f"no answer within {deadline:g} s", timed_out=True) from None
+            self._answering = False
+            raise error if isinstance(error, EpisodeError) else EpisodeError(describe(error)) from error
+
+    async def close(self, *, deadline: float) -> None:
+        """Close the environment and give its place back; raises EpisodeError. A hung host is left behind."""
+        try:
+            if not (self._lane and self._answering):
+                await self.call(_CLOSE, deadline=deadline)
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """Give the place back without waiting."""
+        if self._lane:
+            if self._answering:
+                self._lane.submit(partial(self._place.run, _CLOSE))  # for the day the hung call comes back
+            self._lane.stop()
+        self._release(not self._answering)
+
+
+class RandomAction:
+    """The job behind `Host.random_action`: the environment draws from our generator, its own stream stays untouched."""
+
+    def __init__(self, generator: random.Random) -> None:
+        self.generator = generator
+
+    def __call__(self, env: Env) -> tuple[str, Any]:
+        own, env.rng = env.rng, self.generator
+        try:
+            return env.sample_random_action(), self.generator.getstate()
+        finally:
+            env.rng = own
+
+
+class Workers:
+    """Opens environments where they want to run, and owns the worker processes. Use it inside one event loop.
+
+    Example: `host = await Workers().open(EnvSource(env="games/hanoi"), deadline=10.0)`
+    """
+
+    def __init__(self, *, processes: int | None = None, execution: Execution | None = None) -> None:
+        self.abandoned_threads = 0
+        self.killed_processes = 0
+        self._execution: Execution | None = execution
+        self._places: dict[Any, Execution] = {}
+        self._probes: dict[Any, asyncio.Lock] = {}
+        self._idle: list[WorkerProcess] = []
+        # An episode keeps its worker while its agent thinks, hence more workers than cores.
+        self._slots = asyncio.Semaphore(processes or 4 * (os.cpu_count() or 1))
+
+    async def open(self, source: EnvSource, *, deadline: float) -> Host:
+        """A new instance of `source` on its host; raises EpisodeError."""
+        host = await self._host(self._execution or await self._find_place(source, deadline))
+        try:
+            await host.build(source, deadline=deadline)
+        except BaseException:
+            host.leave()
+            raise
+        return host
+
+    async def _host(self, execution: Execution) -> Host:
+        if execution == "process":
+            await self._slots.acquire()
+            process = self._idle.pop() if self._idle else WorkerProcess()
+            return Host(process, lane=Lane(), release=partial(self._release_process, process))
+        lane = Lane() if execution == "thread" else None
+        return Host(LocalPlace(), lane=lane, release=self._release_thread)
+
+    def _release_thread(self, answered: bool) -> None:
+        self.abandoned_threads += not answered
+
+    def _release_process(self, process: WorkerProcess, answered: bool) -> None:
+        self._slots.release()
+        if answered and process.alive:
+            self._idle.append(process)
+        else:
+            process.kill()
+            self.killed_processes += 1
+
+    async def _find_place(self, source: EnvSource, deadline: float) -> Execution:
+        """Where the environment wants to run: its first instance is built alone, in a thread, and asked.
+
+        The others wait for it, so that what instances share (an index, a word list) is loaded once, not once each.
+        """
+        async with self._probes.setdefault(source.env, asyncio.Lock()):
+            if source.env not in self._places:
+                # Should the probe fail, the episodes still try by themselves: in threads, each with its own deadline.
+                self._places[source.env] = "thread"
+                self._places[source.env] = await self._probe(source, deadline)
+        return self._places[source.env]
+
+    async def _probe(self, source: EnvSource, deadline: float) -> Execution:
+        host = await self._host("thread")
+        try:
+            if await host.call(lambda _: _is_process_class(source), deadline=deadline):
+                host.leave()
+                return "process"
+            await host.build(source, deadline=deadline)
+            execution = await host.call(attrgetter("execution"), deadline=deadline)
+        except BaseException:
+            host.leave()
+            raise
+        await host.close(deadline=deadline)
+        return execution
+
+    def close(self) -> None:
+        """End the idle worker processes; call it when no episode runs."""
+        while self._idle:
+            self._idle.pop().stop()
+
+
+def _is_process_class(source: EnvSource) -> bool:
+    # A class can be asked without an instance: what wants a process of its own should not be built in this one.
+    entry = source.spec.entry_point if source.spec else source.env
+    try:
+        entry = pkgutil.resolve_name(entry) if isinstance(entry, str) else entry
+    except ModuleNotFoundError:  # building it says which extra to install
+        return False
+    return isinstance(entry, type) and getattr(entry, "execution", None) == "process"

@@ -1,0 +1,117 @@
+"""Who acts: the agent interface, and the agents that need no model."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from turnwise.envs.base import Info
+from turnwise.types import StopReason, Trajectory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """What a seat sees when it is its turn: `View(episode="geo-17/0", turn=0, observation="Capital of ...?", ...)`."""
+
+    episode: str
+    seat: str
+    turn: int
+    """How many turns this seat has had."""
+    observation: str
+    info: Info
+    reward: float
+    """What the seat earned since its last turn."""
+    rng: random.Random
+    """The seat's own generator, a function of (seed, episode, seat) alone: draw from it and from nothing else."""
+    oracle: Callable[[], Awaitable[str]]
+    """Asks the environment's scripted expert for the action."""
+    random_action: Callable[[], Awaitable[str]]
+    """Asks the environment for a random well-formed action, drawn from `rng`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Action:
+    """One turn of an agent: its text and, when a policy sampled it, the tokens as in `Turn`.
+
+    Example: `Action(text="<search>Mahis</search>", prompt_ids=[1, 5, 6], sampled_ids=[40, 2], logprobs=[-0.1, -0.2])`
+    """
+
+    text: str
+    prompt_ids: Sequence[int] = ()
+    sampled_ids: Sequence[int] = ()
+    logprobs: Sequence[float] | None = None
+    policy_version: int = 0
+    restarts: bool = False
+    stop: StopReason | None = None
+    """Set when the agent cannot go on (context_full, max_tokens): the text is kept, the environment never sees it."""
+
+
+class Agent:
+    """Base class of agents. Many episodes call one agent at the same time, so state belongs to `view.episode`."""
+
+    async def act(self, view: View) -> Action:
+        """The action for one view."""
+        raise NotImplementedError(f"{type(self).__name__} must define `async def act(self, view)`")
+
+    async def end(self, trajectory: Trajectory) -> None:
+        """The seat's episode is over: free what was kept for it, and fill in `final_ids` if there are tokens."""
+
+
+class RandomAgent(Agent):
+    """Plays random well-formed actions."""
+
+    async def act(self, view: View) -> Action:
+        """A random action of the environment's own making."""
+        return Action(text=await view.random_action())
+
+
+class OracleAgent(Agent):
+    """Plays the environment's scripted expert: it makes demonstrations."""
+
+    async def act(self, view: View) -> Action:
+        """The expert's action."""
+        return Action(text=await view.oracle())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantAgent(Agent):
+    """Says the same thing every turn."""
+
+    text: str
+
+    async def act(self, view: View) -> Action:
+        """The same text."""
+        return Action(text=self.text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionAgent(Agent):
+    """A function as an agent: `FunctionAgent(function=lambda view: view.observation.upper())`; it may be async."""
+
+    function: Callable[[View], str | Action | Awaitable[str | Action]]
+
+    async def act(self, view: View) -> Action:
+        """What the function says."""
+        answer: Any = self.function(view)
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        return Action(text=answer) if isinstance(answer, str) else answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class HumanAgent(Agent):
+    """A person at the terminal. The end of the input ends the episode."""
+
+    read: Callable[[str], str] = field(default=input)
+    write: Callable[[str], None] = field(default=print)
+
+    async def act(self, view: View) -> Action:
+        """Show the observation and read one line, without stopping the other episodes."""
+        self.write(view.observation)
+        try:
+            return Action(text=await asyncio.to_thread(self.read, f"{view.seat}> "))
+        except EOFError:
+            return Action(text="", stop=StopReason.INVALID)

@@ -1,0 +1,253 @@
+"""One episode: an environment and its agents, turn by turn, until a StopReason. Failures come out as values."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from turnwise.envs.base import ONE_SEAT, Env, Info
+from turnwise.envs.faults import EpisodeError, describe
+from turnwise.envs.process import EnvSource
+from turnwise.envs.workers import Host
+from turnwise.rollout.agents import Action, Agent, View
+from turnwise.types import StopReason, Trajectory, Turn
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeSpec:
+    """One episode to play: `EpisodeSpec(env="search/geo-2hop", seed=17)`. Tries at one task share `group`."""
+
+    env: str | Callable[..., Env]
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seed: int = 0
+    task: Any = None
+    group: str = ""
+    """Empty: named after the environment and the seed."""
+    index: int = 0
+    """Which try at the task this is."""
+
+    @property
+    def source(self) -> EnvSource:
+        """How to build the environment."""
+        return EnvSource(env=self.env, kwargs=self.kwargs)
+
+    @property
+    def group_id(self) -> str:
+        """The name that the tries at one task have in common."""
+        return self.group or f"{self.source.name}:{self.seed}"
+
+    @property
+    def id(self) -> str:
+        """The episode's name; with the run's seed it decides every random draw of the agents."""
+        return f"{self.group_id}/{self.index}"
+
+
+def tries(spec: EpisodeSpec, count: int) -> list[EpisodeSpec]:
+    """`count` tries at one task: equal environments, differently seeded agents."""
+    return [replace(spec, index=index) for index in range(count)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How long anything may take, in seconds, and how many turns a seat has."""
+
+    max_turns: int = 64
+    step_seconds: float = 60.0
+    reset_seconds: float = 120.0
+    act_seconds: float = 600.0
+    close_seconds: float = 10.0
+
+    def __post_init__(self) -> None:
+        wrong = [name for name, value in vars(self).items() if value <= 0]
+        if wrong:
+            raise ValueError(f"limits must be above zero: {', '.join(wrong)}")
+
+
+@dataclass(kw_only=True)
+class _Seat:
+    """What one seat has done so far, and what it has earned since its last view."""
+
+    agent: Agent
+    rng: random.Random
+    turns: list[Turn] = field(default_factory=list[Turn])
+    earned: float = 0.0
+    final_observation: str = ""
+
+    def add(self, turn: Turn) -> None:
+        """What came in before the first turn is the first turn's."""
+        turn.reward = 0.0 if self.turns else self.earned
+        self.earned = 0.0
+        self.turns.append(turn)
+
+    def pay(self, amount: float) -> None:
+        """Late rewards belong to the turn that earned them; those before the first turn wait for it."""
+        self.earned += amount
+        if self.turns:
+            self.turns[-1].reward += amount
+
+
+class Episode:
+    """Plays one spec on one host. Whatever the environment or an agent does, `play` ends with trajectories."""
+
+    def __init__(self, spec: EpisodeSpec, agents: Agent | Mapping[str, Agent], limits: Limits, *, seed: int) -> None:
+        self.fault: EpisodeError | None = None
+        self._spec, self._agents, self._limits, self._seed = spec, agents, limits, seed
+        self._seats: dict[str, _Seat] = {}
+        self._info: Info = {}
+        self._stop, self._terminated, self._truncated = StopReason.DONE, False, False
+
+    async def play(self, open_host: Callable[[], Awaitable[Host]]) -> list[Trajectory]:
+        """Open the environment, play to the end, close it."""
+        try:
+            host = await open_host()
+            try:
+                await self._play(host)
+            finally:
+                await self._close(host)
+        except EpisodeError as fault:
+            self._fail(fault)
+        if not self._seats:  # it failed before it could say who plays
+            self._take_seats(ONE_SEAT if isinstance(self._agents, Agent) else tuple(self._agents))
+        return [await self._finish(name) for name in self._seats]
+
+    async def _close(self, host: Host) -> None:
+        try:
+            await host.close(deadline=self._limits.close_seconds)
+        except EpisodeError as fault:  # worth counting, but the episode itself is whole
+            self.fault = fault
+
+    def _take_seats(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            agent = self._agents if isinstance(self._agents, Agent) else self._agents.get(name)
+            if agent is None:
+                raise ValueError(f"{self._spec.source.name} has a seat {name!r} without an agent; add agents[{name!r}]")
+            self._seats[name] = _Seat(agent=agent, rng=random.Random(f"{self._seed}:{self._spec.id}:{name}"))
+
+    async def _play(self, host: Host) -> None:
+        limits = self._limits
+        observation, self._info = await host.reset(self._spec.seed, self._spec.task, deadline=limits.reset_seconds)
+        names = await host.seats(deadline=limits.step_seconds)
+        self._take_seats(names)
+        while True:
+            name = self._reader(names)
+            seat = self._seats[name]
+            if len(seat.turns) == limits.max_turns:
+                return self._cut(StopReason.MAX_TURNS, seat, observation)
+            action, seconds = await self._act(host, name, observation)
+            if action.text or action.sampled_ids or action.stop is None:
+                seat.add(_turn(action, observation, self._info, seconds))
+            if action.stop is not None:
+                return self._cut(action.stop, seat, observation)
+            observation = await self._step(host, name, seat.turns[-1])
+            if self._terminated or self._truncated:
+                for seat in self._seats.values():
+                    seat.final_observation = observation
+                return None
+
+    def _reader(self, names: tuple[str, ...]) -> str:
+        name = self._info.get("seat", names[0])
+        if name not in self._seats:
+            raise EpisodeError(f"info['seat'] is {name!r}, which is none of the seats {', '.join(names)}")
+        return name
+
+    async def _act(self, host: Host, name: str, observation: str) -> tuple[Action, float]:
+        seat, step_seconds = self._seats[name], self._limits.step_seconds
+        view = View(
+            episode=self._spec.id,
+            seat=name,
+            turn=len(seat.turns),
+            observation=observation,
+            info=self._info,
+            reward=seat.earned,
+            rng=seat.rng,
+            oracle=partial(host.oracle, deadline=step_seconds),
+            random_action=partial(host.random_action, seat.rng, deadline=step_seconds),
+        )
+        started = time.perf_counter()
+        action = await self._ask(seat.agent.act(view))
+        if not isinstance(action, Action):
+            raise EpisodeError(f"an agent must return an Action, got {type(action).__name__}", culprit="agent")
+        return action, time.perf_counter() - started
+
+    async def _ask(self, answer: Awaitable[Value]) -> Value:
+        timer = asyncio.timeout(self._limits.act_seconds)
+        try:
+            async with timer:
+                return await answer
+        except EpisodeError:  # the agent asked the environment something, and that went wrong
+            raise
+        except Exception as error:  # the edge: whatever an agent raises becomes a value
+            text = f"no action within {self._limits.act_seconds:g} s" if timer.expired() else describe(error)
+            raise EpisodeError(text, culprit="agent", timed_out=timer.expired()) from error
+
+    async def _step(self, host: Host, name: str, turn: Turn) -> str:
+        started = time.perf_counter()
+        observation, reward, self._terminated, self._truncated, self._info = await host.step(
+            turn.action, deadline=self._limits.step_seconds
+        )
+        turn.env_seconds = time.perf_counter() - started
+        turn.valid = bool(self._info.get("valid", True))
+        turn.reward_parts = dict(self._info.get("reward_parts", {}))
+        self._pay({name: reward, **self._info.get("rewards", {})})
+        return observation
+
+    def _pay(self, rewards: Mapping[str, float]) -> None:
+        for name, reward in rewards.items():
+            if name not in self._seats:
+                raise EpisodeError(
+                    f"info['rewards'] names {name!r}, which is none of the seats {', '.join(self._seats)}"
+                )
+            self._seats[name].pay(float(reward))
+
+    def _cut(self, stop: StopReason, reader: _Seat, observation: str) -> None:
+        self._stop, self._truncated = stop, True
+        reader.final_observation = observation
+
+    def _fail(self, fault: EpisodeError) -> None:
+        self.fault = fault
+        self._stop = StopReason.TIMEOUT if fault.timed_out else StopReason.ENV_ERROR
+        self._terminated, self._truncated = False, True
+        self._info = {**self._info, "error": str(fault), "culprit": fault.culprit}
+
+    async def _finish(self, name: str) -> Trajectory:
+        seat = self._seats[name]
+        trajectory = Trajectory(
+            id=self._spec.id if len(self._seats) == 1 else f"{self._spec.id}/{name}",
+            turns=seat.turns,
+            stop=self._stop,
+            terminated=self._terminated,
+            truncated=self._truncated,
+            task=self._spec.task,
+            seed=self._spec.seed,
+            seat=name,
+            final_observation=seat.final_observation,
+            info=self._info,
+        )
+        try:
+            await self._ask(seat.agent.end(trajectory))
+        except EpisodeError as fault:
+            self._fail(fault)
+            trajectory = replace(trajectory, stop=self._stop, truncated=True, terminated=False, info=self._info)
+        return trajectory
+
+
+def _turn(action: Action, observation: str, info: Info, seconds: float) -> Turn:
+    """The turn as the agent made it; `info` came with the observation, so its key names the state before the action."""
+    return Turn(
+        prompt_ids=action.prompt_ids,
+        sampled_ids=action.sampled_ids,
+        logprobs=action.logprobs,
+        policy_version=action.policy_version,
+        restarts=action.restarts,
+        observation=observation,
+        action=action.text,
+        state_key=info.get("state_key"),
+        sample_seconds=seconds,
+    )

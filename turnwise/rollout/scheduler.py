@@ -1,0 +1,171 @@
+"""Hundreds of episodes at once with no barrier: each goes at its own pace, a slow tool stalls nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Self
+
+from turnwise.envs.faults import Culprit
+from turnwise.envs.workers import Execution, Workers
+from turnwise.rollout.agents import Agent
+from turnwise.rollout.episode import Episode, EpisodeSpec, Limits
+from turnwise.types import Group, StopReason, Trajectory
+
+Agents = Agent | Mapping[str, Agent]
+"""One agent for all seats, or one per seat name."""
+Specs = Iterable[EpisodeSpec] | AsyncIterable[EpisodeSpec]
+_Finished = tuple[int, EpisodeSpec, list[Trajectory]]
+
+
+@dataclass(kw_only=True)
+class RolloutStats:
+    """What happened so far: `stats.ends["search/geo-2hop", StopReason.DONE]` episodes ended by themselves."""
+
+    episodes: int = 0
+    turns: int = 0
+    ends: Counter[tuple[str, StopReason]] = field(default_factory=Counter[tuple[str, StopReason]])
+    """Episodes by environment and reason."""
+    faults: Counter[tuple[str, Culprit]] = field(default_factory=Counter[tuple[str, Culprit]])
+    """Crashes, time-outs and malformed answers by environment and by who caused them."""
+    last_error: dict[str, str] = field(default_factory=dict[str, str])
+    """The latest error text of each environment."""
+    abandoned_threads: int = 0
+    killed_processes: int = 0
+
+    def record(self, name: str, episode: Episode, trajectories: list[Trajectory]) -> None:
+        """Count one finished episode."""
+        self.episodes += 1
+        self.turns += sum(len(trajectory.turns) for trajectory in trajectories)
+        self.ends[name, trajectories[0].stop] += 1
+        if episode.fault is not None:
+            self.faults[name, episode.fault.culprit] += 1
+            self.last_error[name] = str(episode.fault)
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        lines = [f"{self.episodes} episodes, {self.turns} turns"]
+        lines += [f"  {name}: {count} {reason}" for (name, reason), count in sorted(self.ends.items())]
+        lines += [f"  {name}: {count} {culprit} faults" for (name, culprit), count in sorted(self.faults.items())]
+        lines += [f"  {name}: last error: {text}" for name, text in sorted(self.last_error.items())]
+        if self.abandoned_threads or self.killed_processes:
+            lines += [f"  left behind {self.abandoned_threads} threads, killed {self.killed_processes} processes"]
+        return "\n".join(lines)
+
+
+class Scheduler:
+    """Plays episodes. What comes out depends on specs, agents and seed, never on concurrency or timing.
+
+    Example:
+
+        async with Scheduler(concurrency=256, limits=Limits(max_turns=8)) as scheduler:
+            specs = [spec for seed in range(32) for spec in tries(EpisodeSpec(env="search/geo-2hop", seed=seed), 8)]
+            groups = await scheduler.run_groups(specs, RandomAgent())
+            print(scheduler.stats.summary())
+    """
+
+    def __init__(
+        self,
+        *,
+        concurrency: int = 256,
+        limits: Limits | None = None,
+        seed: int = 0,
+        processes: int | None = None,
+        execution: Execution | None = None,
+    ) -> None:
+        if concurrency < 1:
+            raise ValueError(f"concurrency must be at least 1, got {concurrency}")
+        self.stats = RolloutStats()
+        self._concurrency, self._limits, self._seed = concurrency, limits or Limits(), seed
+        self._workers = Workers(processes=processes, execution=execution)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the worker processes."""
+        self._workers.close()
+
+    async def stream(self, specs: Specs, agents: Agents) -> AsyncIterator[Trajectory]:
+        """Trajectories as their episodes finish. Specs are drawn as places become free, so they may be endless."""
+        async for _, _, trajectories in self._episodes(specs, agents):
+            for trajectory in trajectories:
+                yield trajectory
+
+    async def run(self, specs: Specs, agents: Agents) -> list[Trajectory]:
+        """All trajectories, in the order of the specs (and of the seats within one)."""
+        return [trajectory for _, trajectories in await self._in_order(specs, agents) for trajectory in trajectories]
+
+    async def run_groups(self, specs: Specs, agents: Agents) -> list[Group]:
+        """The trajectories by task: those of one group id and one seat are compared with each other."""
+        groups: dict[str, Group] = {}
+        for spec, trajectories in await self._in_order(specs, agents):
+            for trajectory in trajectories:
+                name = spec.group_id if len(trajectories) == 1 else f"{spec.group_id}/{trajectory.seat}"
+                groups.setdefault(name, Group(id=name, trajectories=[])).trajectories.append(trajectory)
+        return list(groups.values())
+
+    async def _in_order(self, specs: Specs, agents: Agents) -> list[tuple[EpisodeSpec, list[Trajectory]]]:
+        finished = [episode async for episode in self._episodes(specs, agents)]
+        return [(spec, trajectories) for _, spec, trajectories in sorted(finished, key=lambda episode: episode[0])]
+
+    async def _episodes(self, specs: Specs, agents: Agents) -> AsyncIterator[_Finished]:
+        source, finished = _Numbered(specs), asyncio.Queue[_Finished | Exception | None](self._concurrency)
+        players = [asyncio.create_task(self._play(source, agents, finished)) for _ in range(self._concurrency)]
+        try:
+            for _ in players:  # each says None when there is nothing left to play
+                while (episode := await finished.get()) is not None:
+                    if isinstance(episode, Exception):
+                        raise episode
+                    yield episode
+        finally:
+            for player in players:
+                player.cancel()
+            await asyncio.gather(*players, return_exceptions=True)
+
+    async def _play(
+        self, source: _Numbered, agents: Agents, finished: asyncio.Queue[_Finished | Exception | None]
+    ) -> None:
+        try:
+            async for position, spec in source:
+                await finished.put((position, spec, await self._play_one(spec, agents)))
+        except Exception as error:  # a mistake in the specs or the agents' seats: the reader raises it
+            await finished.put(error)
+        await finished.put(None)
+
+    async def _play_one(self, spec: EpisodeSpec, agents: Agents) -> list[Trajectory]:
+        source = spec.source
+        _ = source.spec  # an unknown id is the caller's mistake, not an episode's: it raises here
+        episode = Episode(spec, agents, self._limits, seed=self._seed)
+        trajectories = await episode.play(partial(self._workers.open, source, deadline=self._limits.reset_seconds))
+        self.stats.record(source.name, episode, trajectories)
+        self.stats.abandoned_threads = self._workers.abandoned_threads
+        self.stats.killed_processes = self._workers.killed_processes
+        return trajectories
+
+
+class _Numbered:
+    """Specs and their positions, handed to whichever player asks next."""
+
+    def __init__(self, specs: Specs) -> None:
+        self._specs = aiter(specs) if isinstance(specs, AsyncIterable) else iter(specs)
+        self._turn = asyncio.Lock()
+        self._position = 0
+
+    def __aiter__(self) -> _Numbered:
+        return self
+
+    async def __anext__(self) -> tuple[int, EpisodeSpec]:
+        async with self._turn:  # asynchronous generators allow one caller at a time
+            try:
+                spec = await anext(self._specs) if isinstance(self._specs, AsyncIterator) else next(self._specs)
+            except StopIteration:
+                raise StopAsyncIteration from None
+            position, self._position = self._position, self._position + 1
+            return position, spec
