@@ -26,4 +26,16 @@ SPECS: tuple[EnvSpec, ...] = (
         extra="search",
         summary="The capital behind a city, or the country of the larger of two cities, in three searches.",
     ),
+    EnvSpec(
+        id="search/medical-mcq",
+        entry_point="turnwise.envs.search.medical:medical",
+        extra="search",
+        summary="Four-choice questions over ICD-10-CM, with search over its code descriptions.",
+    ),
+    EnvSpec(
+        id="search/qa",
+        entry_point="turnwise.envs.search.qa:qa",
+        extra="search",
+        summary="Your own questions over your own corpus: HotpotQA, MuSiQue, NQ, MedMCQA and PubMedQA files load.",
+    ),
 )

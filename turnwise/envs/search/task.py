@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
+from string import ascii_uppercase
 from typing import Any
 
 from turnwise.envs.base import SPLITS
@@ -50,3 +51,11 @@ def assign_splits(keys: Iterable[str]) -> dict[str, str]:
     second = round((_TRAIN_SHARE + _VALIDATION_SHARE) * len(ordered))
     parts = (ordered[:first], ordered[first:second], ordered[second:])
     return {key: split for split, part in zip(SPLITS, parts, strict=True) for key in part}
+
+
+def multiple_choice(question: str, options: Sequence[str], right: int) -> tuple[str, tuple[str, ...]]:
+    """The question with lettered options below it, and the accepted answers: letter, option text, or both."""
+    letters = ascii_uppercase[: len(options)]
+    lines = [f"{letter}. {option}" for letter, option in zip(letters, options, strict=True)]
+    letter, text = letters[right], options[right]
+    return "\n".join([question, *lines]), (letter, text, f"{letter}. {text}")
