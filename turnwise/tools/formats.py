@@ -31,6 +31,10 @@ class CallError:
 class Format(Protocol):
     """One way to write calls."""
 
+    def accepts(self, tool: Tool) -> bool:
+        """Whether this format can call the tool; the other methods pass over tools it cannot."""
+        ...
+
     def parse(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
         """The first call in the text, an error when a call is malformed, None when the text holds no call."""
         ...
@@ -48,10 +52,14 @@ class TagFormat:
     taken as it is, other tags included.
     """
 
+    def accepts(self, tool: Tool) -> bool:
+        """Tools with one argument to give."""
+        return _sole_argument(tool) is not None
+
     def parse(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
         """The first tagged call."""
-        names = "|".join(map(re.escape, tools))
-        opening = re.search(f"<({names})>", text) if tools else None
+        names = "|".join(re.escape(name) for name, tool in tools.items() if self.accepts(tool))
+        opening = re.search(f"<({names})>", text) if names else None
         if opening is None:
             return None
         name = opening[1]
@@ -62,7 +70,8 @@ class TagFormat:
 
     def describe(self, tools: Mapping[str, Tool]) -> str:
         """One pattern per tool."""
-        patterns = ", ".join(f"<{name}>{_sole_argument(tool)}</{name}>" for name, tool in tools.items())
+        fitting = (tool for tool in tools.values() if self.accepts(tool))
+        patterns = ", ".join(f"<{tool.name}>{_sole_argument(tool)}</{tool.name}>" for tool in fitting)
         return f"Call a tool by writing {patterns}."
 
 
@@ -73,14 +82,16 @@ class FencedFormat:
     tool: str = "python"
     languages: tuple[str, ...] = ("python", "py")
 
+    def accepts(self, tool: Tool) -> bool:
+        """The one tool, if it has one argument to give."""
+        return tool.name == self.tool and _sole_argument(tool) is not None
+
     def parse(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
         """The first fenced block in one of the languages."""
         languages = "|".join(map(re.escape, self.languages))
         opening = re.search(rf"^```(?:{languages})[ \t]*\n", text, re.MULTILINE)
-        if opening is None:
+        if opening is None or self.tool not in tools:
             return None
-        if self.tool not in tools:
-            return _unknown(self.tool, tools)
         closing = re.compile(r"^```", re.MULTILINE).search(text, opening.end())
         if closing is None:
             return CallError(message="the code block is not closed; end it with a line ```")
@@ -97,8 +108,13 @@ class FencedFormat:
 class JsonFormat:
     """`<tool_call>{"name": "search", "arguments": {"query": "mahis"}}</tool_call>`, or the bare object.
 
-    A bare object must be the whole text. Arguments may be an object or a string that holds one, as OpenAI-style interfaces send them.
+    A bare object must be the whole text. Arguments may be an object, or a string that holds one as OpenAI-style
+    interfaces send them.
     """
+
+    def accepts(self, tool: Tool) -> bool:
+        """Every tool."""
+        return True
 
     def parse(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
         """The first tagged JSON call, else a bare object that names a tool and arguments."""
@@ -154,18 +170,15 @@ def render_tools(tools: Iterable[Tool], formats: Iterable[Format]) -> str:
 
 
 def _one_argument_call(tool: Tool, value: str) -> ToolCall:
-    return ToolCall(name=tool.name, arguments={_sole_argument(tool): value})
+    name = _sole_argument(tool)
+    assert name is not None
+    return ToolCall(name=tool.name, arguments={name: value})
 
 
-def _sole_argument(tool: Tool) -> str:
-    """The argument that plain text stands for: the one required, else the first."""
+def _sole_argument(tool: Tool) -> str | None:
+    """The argument that plain text stands for: the one required, or the only one."""
     names = tool.required or tuple(tool.parameters.get("properties", {}))
-    if len(tool.required) > 1 or not names:
-        raise ValueError(
-            f"tool {tool.name} takes {len(tool.required)} required arguments, but tags and fenced code carry exactly "
-            "one; use JsonFormat for it"
-        )
-    return names[0]
+    return names[0] if len(names) == 1 else None
 
 
 def _load_object(text: str) -> dict[str, Any] | CallError:

@@ -1,0 +1,109 @@
+"""What all wrappers share: whatever they do not change is read from the wrapped environment when it is asked for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar, Literal, TypeVar
+
+from turnwise.envs.base import Env, Reset, Step
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def then(value: T | Awaitable[T], function: Callable[[T], U]) -> U | Awaitable[U]:
+    """Apply `function` to a value now, or to an awaitable's value once it is there: one body for sync and async."""
+    if not inspect.isawaitable(value):
+        return function(value)
+
+    async def wait() -> U:
+        return function(await value)
+
+    return wait()
+
+
+class Wrapper(Env):
+    """Base of wrappers. A subclass overrides `on_reset` and `on_step`; both see the inner result and return their own.
+
+    Example, a wrapper that shouts:
+
+        class Loud(Wrapper):
+            def on_step(self, action, step):
+                observation, *rest = step
+                return (observation.upper(), *rest)
+    """
+
+    shared: ClassVar[frozenset[str]] = frozenset({"env"})
+
+    def __init__(self, env: Env) -> None:
+        # Not Env.__init__: split and generator belong to the wrapped environment.
+        self.env = env
+
+    def on_reset(self, reset: Reset) -> Reset:
+        """Turn the inner environment's reset into this one's."""
+        return reset
+
+    def on_step(self, action: str, step: Step) -> Step:
+        """Turn the inner environment's step into this one's."""
+        return step
+
+    def reset(self, seed: int | None = None, task: Any = None) -> Reset | Awaitable[Reset]:
+        """Reset the inner environment, then apply `on_reset`."""
+        return then(self.env.reset(seed=seed, task=task), self.on_reset)
+
+    def step(self, action: str) -> Step | Awaitable[Step]:
+        """Step the inner environment, then apply `on_step`."""
+        return then(self.env.step(action), lambda step: self.on_step(action, step))
+
+    def __getattr__(self, name: str) -> Any:
+        # Only for names not found on the wrapper. `env` itself is missing while a copy is being made.
+        if name == "env" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.env, name)
+
+    @property
+    def unwrapped(self) -> Env:
+        """The environment inside all wrappers."""
+        return self.env.unwrapped if isinstance(self.env, Wrapper) else self.env
+
+    @property
+    def reward_range(self) -> tuple[float, float]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Bounds of one step's reward."""
+        return self.env.reward_range
+
+    @property
+    def execution(self) -> Literal["inline", "thread", "process"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Where the wrapped environment wants to run."""
+        return self.env.execution
+
+    @property
+    def seats(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Names of the agents that act."""
+        return self.env.seats
+
+    def sample_random_action(self) -> str:
+        """A random action of the wrapped environment."""
+        return self.env.sample_random_action()
+
+    def oracle(self) -> str:
+        """The wrapped environment's expert."""
+        return self.env.oracle()
+
+    def has_oracle(self) -> bool:
+        """Whether the wrapped environment has an expert."""
+        return self.env.has_oracle()
+
+    def get_state(self) -> Mapping[str, Any]:
+        """A snapshot of the whole chain."""
+        return {**super().get_state(), "env": self.env.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Return the whole chain to a snapshot."""
+        env = self.env
+        env.set_state(state["env"])
+        super().set_state({**state, "env": env})
+
+    def close(self) -> None:
+        """Close the wrapped environment."""
+        self.env.close()
