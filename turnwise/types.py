@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -43,8 +43,8 @@ class Message:
 class Turn:
     """What one model call added to an episode.
 
-    `prompt_ids` is the *delta*: the tokens that came in since the last sampled token, never the whole prompt. A two-turn
-    search episode whose full sequence is `[1, 5, 6, 40, 41, 2, 7, 8, 50, 2]` is stored as
+    `prompt_ids` is the *delta*: the tokens that came in since the last sampled token, never the whole prompt. A
+    two-turn search episode whose full sequence is `[1, 5, 6, 40, 41, 2, 7, 8, 50, 2]` is stored as
 
         Turn(prompt_ids=[1, 5, 6], sampled_ids=[40, 41, 2], logprobs=[-0.1, -0.7, -0.2])   # question, then a query
         Turn(prompt_ids=[7, 8],    sampled_ids=[50, 2],     logprobs=[-0.3, -0.1], reward=1.0)  # result, then an answer
@@ -120,3 +120,164 @@ class Group:
 
     id: str
     trajectories: list[Trajectory]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenBatch:
+    """A packed, padding-free batch that knows its turns.
+
+    The suffix is the shape: `_T` one entry per token, `_K` per turn, `_S` per sequence. Entry t of a `_T` tensor is
+    token t's own: its log-prob given everything before it, the value of the state before it. `None` means "not
+    assigned", never zero. Tokens lie in sequence order, turns too, and the sequences of one trajectory are neighbours.
+
+    The two turns of `Turn`'s example, packed alone:
+
+        ids_T      = [1, 5, 6, 40, 41, 2, 7, 8, 50, 2]
+        turn_T     = [-1, -1, -1, 0, 0, 0, -1, -1, 1, 1]   # row of the turn table; -1: not sampled by the policy
+        mu_T       = [0, 0, 0, -.1, -.7, -.2, 0, 0, -.3, -.1]
+        reward_T   = [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]        # on the last sampled token of the turn
+        index_K    = [0, 1]                                # place of the turn in its trajectory
+        sequence_K = [0, 0]
+        length_S   = [10]
+    """
+
+    ids_T: Tensor
+    position_T: Tensor
+    sequence_T: Tensor
+    turn_T: Tensor
+    source_T: Tensor
+    reward_T: Tensor
+    sequence_K: Tensor
+    index_K: Tensor
+    version_K: Tensor
+    anchor_K: Tensor
+    """Equal numbers: the turns of one group that started from the same state; -1: no state key."""
+    length_S: Tensor
+    trajectory_S: Tensor
+    """Row of `trajectory_names`. It survives `select`, as does `group_S`."""
+    group_S: Tensor
+    seat_S: Tensor
+    truncated_S: Tensor
+    """The trajectory was cut, not finished: its return continues with `bootstrap_S`."""
+    bootstrap_S: Tensor | None = None
+    """Value of the state after the trajectory's last token; zero where it terminated."""
+    mu_T: Tensor | None = None
+    """Log-prob under the sampler, of the distribution that was sampled."""
+    old_T: Tensor | None = None
+    """Log-prob under the trainer's weights before the first update on this batch."""
+    ref_T: Tensor | None = None
+    value_T: Tensor | None = None
+    advantage_T: Tensor | None = None
+    return_T: Tensor | None = None
+    """The critic's target."""
+    mismatch_T: Tensor | None = None
+    """Weight for sampler ≠ trainer; zero: rejected, and out of every denominator."""
+    extra_T: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Further streams by name: routing to replay, vocabulary statistics, teacher log-probs."""
+    trajectory_names: tuple[str, ...] = ()
+    group_names: tuple[str, ...] = ()
+    seat_names: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> int:
+        return self.ids_T.numel()
+
+    @property
+    def turns(self) -> int:
+        return self.sequence_K.numel()
+
+    @property
+    def sequences(self) -> int:
+        return self.length_S.numel()
+
+    @property
+    def sampled_T(self) -> Tensor:
+        """Which tokens the policy sampled: the only ones that are ever trained on."""
+        return self.turn_T >= 0
+
+    @property
+    def index_T(self) -> Tensor:
+        """Turn index inside the trajectory, per token; -1 for tokens of the environment."""
+        return torch.where(self.sampled_T, self.index_K[self.turn_T.clamp_min(0)], -1) if self.turns else self.turn_T
+
+    def with_(self, **streams: Any) -> TokenBatch:
+        """A copy in which the named fields are replaced."""
+        return replace(self, **streams)
+
+    def to(self, device: str | torch.device) -> TokenBatch:
+        """The same batch on another device."""
+        return self._map(lambda _, tensor: tensor.to(device))
+
+    def select(self, sequences: Tensor | Sequence[int]) -> TokenBatch:
+        """The batch of these sequences, in this order. The only way to split, and it never cuts a sequence."""
+        chosen_S = torch.as_tensor(sequences, dtype=torch.long, device=self.length_S.device)
+        turns_S = torch.bincount(self.sequence_K, minlength=self.sequences)
+        token_rows = _ranges(self.length_S, chosen_S)
+        turn_rows = _ranges(turns_S, chosen_S)
+        rows = {"T": token_rows, "K": turn_rows, "S": chosen_S}
+        part = self._map(lambda name, tensor: tensor[rows[name[-1]]])
+        new_sequence_S = torch.arange(chosen_S.numel(), device=chosen_S.device)
+        # Turn rows are renumbered by looking up where each old row went; -1 stays -1.
+        new_row_K = torch.full((self.turns + 1,), -1, dtype=torch.long, device=chosen_S.device)
+        new_row_K[turn_rows] = torch.arange(turn_rows.numel(), device=chosen_S.device)
+        return part.with_(
+            sequence_T=new_sequence_S.repeat_interleave(self.length_S[chosen_S]),
+            sequence_K=new_sequence_S.repeat_interleave(turns_S[chosen_S]),
+            turn_T=new_row_K[part.turn_T],
+        )
+
+    def place(self, token: int) -> str:
+        """Where a token lies, in words: for messages about bad values."""
+        sequence, turn = int(self.sequence_T[token]), int(self.turn_T[token])
+        trajectory = int(self.trajectory_S[sequence])
+        name = self.trajectory_names[trajectory] if trajectory < len(self.trajectory_names) else str(trajectory)
+        where = f"turn {int(self.index_K[turn])}" if turn >= 0 else "an environment token"
+        return f"trajectory {name!r}, {where}, token {int(self.position_T[token])}"
+
+    def require_finite(self, name: str, values_T: Tensor) -> None:
+        """Raise ValueError, naming trajectory and turn, if a sampled token's value is NaN or infinite."""
+        bad_T = ~torch.isfinite(values_T.detach()) & self.sampled_T
+        if bool(bad_T.any()):
+            token = int(bad_T.nonzero()[0])
+            raise ValueError(
+                f"{name} is {float(values_T[token])} at {self.place(token)} ({int(bad_T.sum())} bad tokens in all); "
+                "leave the trajectory out of the batch, or look for an overflow where this value was made"
+            )
+
+    def _map(self, change: Callable[[str, Tensor], Tensor]) -> TokenBatch:
+        """Apply `change(name, tensor)` to every tensor; the name's suffix tells its shape."""
+        changed: dict[str, Any] = {}
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if isinstance(value, Tensor):
+                changed[item.name] = change(item.name, value)
+        extra = {name: change("extra_T", tensor) for name, tensor in self.extra_T.items()}
+        return replace(self, extra_T=extra, **changed)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scores:
+    """What the learner says about a batch now, token by token. Only `logprob_T` is always there.
+
+    For `Turn`'s example after one update: `Scores(logprob_T=tensor([0, 0, 0, -.1, -.6, -.2, 0, 0, -.2, -.1]))`; entries
+    of environment tokens are never read.
+    """
+
+    logprob_T: Tensor
+    entropy_T: Tensor | None = None
+    value_T: Tensor | None = None
+    """The critic's scalar value (of a categorical critic: the mean of its distribution)."""
+    value_logits_TB: Tensor | None = None
+    """Logits of a categorical critic, one column per bin."""
+    collision_T: Tensor | None = None
+    """Σ_v p_v² over the vocabulary; the `logit` estimator of the clipping bias needs it."""
+    reference_kl_T: Tensor | None = None
+    """Full-vocabulary KL to the reference."""
+
+
+def _ranges(length_S: Tensor, chosen_S: Tensor) -> Tensor:
+    """Row numbers of the chosen runs of a table in which run s has `length_S[s]` rows."""
+    start_S = length_S.cumsum(0) - length_S
+    length = length_S[chosen_S]
+    offset = start_S[chosen_S] - (length.cumsum(0) - length)
+    return torch.arange(int(length.sum()), device=length_S.device) + offset.repeat_interleave(length)

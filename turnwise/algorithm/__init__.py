@@ -1,0 +1,25 @@
+"""Algorithms as rows of independent choices; what a row means; what it computes."""
+
+from turnwise.algorithm.explain import explain
+from turnwise.algorithm.objective import Loss, apply_filters, compute_credit, compute_loss, make_scale
+from turnwise.algorithm.parts import AXES, Part
+from turnwise.algorithm.presets import PRESETS, preset
+from turnwise.algorithm.row import Algorithm, Critic, load
+from turnwise.algorithm.rules import resolve
+
+__all__ = [
+    "AXES",
+    "PRESETS",
+    "Algorithm",
+    "Critic",
+    "Loss",
+    "Part",
+    "apply_filters",
+    "compute_credit",
+    "compute_loss",
+    "explain",
+    "load",
+    "make_scale",
+    "preset",
+    "resolve",
+]

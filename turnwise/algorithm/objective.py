@@ -1,0 +1,152 @@
+"""From a scored batch to credit, from credit to the loss: the trainer knows these functions and no algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnwise.algorithm.parts import Part, function_of
+from turnwise.algorithm.row import Algorithm
+from turnwise.ops.clip_bias import ClipBiasScale, bias_coefficients
+from turnwise.ops.credit import Credit
+from turnwise.ops.diagnostics import TurnTable, turn_table
+from turnwise.ops.normalizers import Reduce, alone
+from turnwise.ops.segments import segment_count
+from turnwise.ops.surrogates import Ratios, Terms
+from turnwise.ops.weights import Counts, kept_tokens
+from turnwise.types import Group, Scores, TokenBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """The loss of one micro-batch. Add up `total` (and tables, and counts of nothing else) over micro-batches."""
+
+    total: Tensor
+    """What to call backward on: policy + regularisers + value."""
+    policy: Tensor
+    regularizers: dict[str, Tensor]
+    value: Tensor | None
+    bias: Tensor | None
+    """J_unclipped − J_clipped, whose gradient is the clipping bias C; None when nothing was clipped."""
+    bias_T: Tensor | None
+    """∂bias/∂log π_t; None when nothing was clipped."""
+    table: TurnTable
+    """Diagnostics by turn index."""
+
+
+def apply_filters(row: Algorithm, groups: Sequence[Group]) -> list[Group]:
+    """Leave out what the row's filters leave out; groups without trajectories go too."""
+    kept = list(groups)
+    for part in row.filters:
+        kept = [_call("filters", part, group) for group in kept]
+        kept = [group for group in kept if group.trajectories]
+    return kept
+
+
+def compute_credit(row: Algorithm, batch: TokenBatch, *, reduce: Reduce = alone) -> TokenBatch:
+    """The batch with rewards transformed and advantage, return and mismatch weight assigned.
+
+    Takes the whole rollout, before it is split; `reduce` sums batch statistics over ranks.
+    """
+    with torch.no_grad():
+        for part in row.reward:
+            batch = batch.with_(reward_T=_call("reward", part, batch))
+        credit: Credit = _call("advantage", row.advantage, batch)
+        advantage_T = _call("normalizer", row.normalizer, batch, credit.advantage_T, reduce)
+        batch.require_finite("advantage", advantage_T)
+        return batch.with_(
+            advantage_T=advantage_T, return_T=credit.return_T, mismatch_T=_call("mismatch", row.mismatch, batch)
+        )
+
+
+def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: Counts | None = None) -> Loss:
+    """The loss of a micro-batch: a weighted sum, so that micro-batches and ranks simply add up.
+
+    `counts` are those of the whole optimiser step, over all micro-batches and ranks; without them this batch is it.
+    """
+    counts = counts or Counts.of(batch)
+    _check_scores(batch, scores)
+    # Environment tokens never enter: whatever the learner wrote there is replaced by a constant.
+    logprob_T = torch.where(batch.sampled_T, scores.logprob_T, 0)
+    weight_T = _call("weights", row.weights, batch, counts)
+    ratio_T, terms = _surrogate(row, batch, logprob_T)
+    corrected_T = weight_T if batch.mismatch_T is None else weight_T * batch.mismatch_T
+    policy = -(corrected_T * terms.objective_T).sum()
+    bias, bias_T = _clip_bias(terms, corrected_T, scores.logprob_T)
+    regularizers = {
+        part.kind: _masked_sum(weight_T, _call("regularizers", part, batch, scores)) for part in row.regularizers
+    }
+    value = _value_loss(row, batch, scores, counts) if row.needs_critic else None
+    total = sum(regularizers.values(), policy)
+    return Loss(
+        total=total if value is None else total + value,
+        policy=policy.detach(),
+        regularizers={name: penalty.detach() for name, penalty in regularizers.items()},
+        value=None if value is None else value.detach(),
+        bias=bias,
+        bias_T=bias_T,
+        table=turn_table(batch, scores, ratio_T=ratio_T.detach(), clipped_T=terms.clipped_T, bias_T=bias_T),
+    )
+
+
+def make_scale(row: Algorithm) -> ClipBiasScale | None:
+    """The row's step scale: stateful, one per run; None when steps are taken as they are."""
+    return _call("scale", row.scale)
+
+
+def _call(axis: str, part: Part, *arguments: Any) -> Any:
+    return function_of(axis, part.kind)(*arguments, **part.options)
+
+
+def _check_scores(batch: TokenBatch, scores: Scores) -> None:
+    if batch.advantage_T is None:
+        raise ValueError("the batch has no advantages; run compute_credit first")
+    if scores.logprob_T.shape != batch.ids_T.shape:
+        raise ValueError(
+            f"log-probs have shape {tuple(scores.logprob_T.shape)} but the batch has {batch.tokens} tokens; "
+            "entry t must belong to token t itself"
+        )
+    batch.require_finite("log-prob", scores.logprob_T)
+
+
+def _surrogate(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> tuple[Tensor, Terms]:
+    ratio_T: Tensor = _call("ratio", row.ratio, batch, logprob_T)
+    clip_T = ratio_T
+    if row.surrogate.kind == "mask" and row.ratio.options["against"] != "old":
+        decision = row.ratio.model_copy(update={"options": {**row.ratio.options, "against": "old"}})
+        clip_T = _call("ratio", decision, batch, logprob_T)
+    ratios = Ratios(weight_T=ratio_T, clip_T=clip_T)
+    return ratio_T, _call("surrogate", row.surrogate, ratios, logprob_T, batch.advantage_T)
+
+
+def _clip_bias(terms: Terms, weight_T: Tensor, logprob_T: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    active_T = terms.clipped_T & (weight_T != 0)
+    if not bool(active_T.any()) or not logprob_T.requires_grad:
+        return None, None
+    bias = (weight_T * (terms.unclipped_T - terms.objective_T)).sum()
+    return bias, bias_coefficients(bias, logprob_T)
+
+
+def _masked_sum(weight_T: Tensor, penalty_T: Tensor) -> Tensor:
+    return (weight_T * torch.where(weight_T != 0, penalty_T, 0)).sum()
+
+
+def _value_loss(row: Algorithm, batch: TokenBatch, scores: Scores, counts: Counts) -> Tensor:
+    """Mean over tokens for a token critic, over turns (at their first token) for a turn critic."""
+    loss_T: Tensor = _call("value_loss", row.critic.loss, batch, scores)
+    weight_T = kept_tokens(batch).to(loss_T) / max(counts.tokens, 1)
+    if row.critic.level == "turn":
+        weight_T = _opens_kept_turn(batch).to(loss_T) / max(counts.turns, 1)
+    return _masked_sum(weight_T, loss_T)
+
+
+def _opens_kept_turn(batch: TokenBatch) -> Tensor:
+    """The first token of every turn that still has a token to train on."""
+    kept_K = segment_count(torch.where(kept_tokens(batch), batch.turn_T, -1), batch.turns) > 0
+    before_T = torch.cat([batch.turn_T.new_full((1,), -1), batch.turn_T[:-1]])
+    opens_T = batch.sampled_T & (batch.turn_T != before_T)
+    return opens_T & torch.cat([kept_K, kept_K.new_zeros(1)])[batch.turn_T]

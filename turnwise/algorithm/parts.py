@@ -1,0 +1,118 @@
+"""A part: one named choice on one axis, with its options checked against the function that it names."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_serializer, model_validator
+
+from turnwise.ops.advantages import ADVANTAGES
+from turnwise.ops.clip_bias import SCALES
+from turnwise.ops.filters import FILTERS
+from turnwise.ops.mismatch import MISMATCHES
+from turnwise.ops.normalizers import NORMALIZERS
+from turnwise.ops.ratios import RATIOS
+from turnwise.ops.regularizers import REGULARIZERS
+from turnwise.ops.rewards import REWARDS
+from turnwise.ops.sampling import SAMPLING
+from turnwise.ops.surrogates import SURROGATES
+from turnwise.ops.values import VALUE_LOSSES
+from turnwise.ops.weights import WEIGHTS
+
+AXES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "sampling": SAMPLING,
+    "filters": FILTERS,
+    "reward": REWARDS,
+    "advantage": ADVANTAGES,
+    "normalizer": NORMALIZERS,
+    "ratio": RATIOS,
+    "mismatch": MISMATCHES,
+    "surrogate": SURROGATES,
+    "scale": SCALES,
+    "weights": WEIGHTS,
+    "regularizers": REGULARIZERS,
+    "value_loss": VALUE_LOSSES,
+}
+"""Each axis owns a table of functions; a row of an algorithm picks from them."""
+
+
+class Part(BaseModel):
+    """A choice such as `gae` with `gamma=0.99`. In YAML: `gae`, or `{kind: gae, gamma: 0.99}`.
+
+    A kind of the form `package.module:function` names a part that lives outside.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    kind: str
+    options: dict[str, Any] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_yaml(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"kind": value}
+        if isinstance(value, Mapping) and "options" not in value:
+            options: dict[str, Any] = dict(value)  # pyright: ignore[reportUnknownArgumentType]
+            return {"kind": options.pop("kind", None), "options": options}
+        return value  # pyright: ignore[reportUnknownVariableType]
+
+    @model_serializer
+    def _to_yaml(self) -> dict[str, Any]:
+        return {"kind": self.kind, **self.options}
+
+    def __str__(self) -> str:
+        inner = ", ".join(f"{name}={value}" for name, value in self.options.items() if value is not None)
+        return f"{self.kind}({inner})" if inner else self.kind
+
+
+def function_of(axis: str, kind: str) -> Callable[..., Any]:
+    """The function behind a kind; ValueError names the axis and what there is."""
+    table = AXES[axis]
+    if kind in table:
+        return table[kind]
+    module, _, name = kind.partition(":")
+    if name:
+        try:
+            return getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"{axis}: cannot load {kind!r} ({error}); write it as package.module:function") from error
+    close = difflib.get_close_matches(kind, table, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    raise ValueError(f"{axis}: unknown kind {kind!r}; {hint}Choose one of {', '.join(table)}.")
+
+
+def complete(axis: str, part: Part) -> Part:
+    """The part with every option checked and every default written out."""
+    model = _options_model(function_of(axis, part.kind))
+    unknown = [name for name in part.options if name not in model.model_fields]
+    if unknown:
+        takes = ", ".join(model.model_fields) or "no options"
+        close = difflib.get_close_matches(unknown[0], model.model_fields, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"{axis}.{part.kind}: unknown option {unknown[0]!r}; {hint}It takes {takes}.")
+    try:
+        options = model.model_validate(part.options)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(
+            f"{axis}.{part.kind}.{'.'.join(map(str, first['loc'][:1]))}: {first['msg']}, got {first['input']!r}"
+        ) from None
+    return Part(kind=part.kind, options=options.model_dump())
+
+
+@cache
+def _options_model(function: Callable[..., Any]) -> type[BaseModel]:
+    """A model of the keyword-only parameters of a part."""
+    target: Any = function
+    hints = get_type_hints(target, include_extras=True)
+    fields: dict[str, Any] = {
+        name: (hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default)
+        for name, parameter in inspect.signature(target).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    return create_model(target.__name__, __config__=ConfigDict(extra="forbid", strict=False), **fields)

@@ -1,0 +1,177 @@
+"""Known algorithms as rows: each line says only how it differs from the defaults of `Algorithm`.
+
+Constants that our sources do not settle are marked [M] (from memory) or [I] (inferred from the code base that the paper
+most plausibly builds on); treat them as starting points.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from turnwise.algorithm.row import Algorithm
+
+Row = Mapping[str, Any]
+
+_TOKEN_CRITIC: Row = {"critic": {"level": "token"}}
+_GROUP: Row = {"sampling": {"kind": "group", "size": 8}, "advantage": "group-mean"}
+_ZERO_VARIANCE = ["errored", "zero-variance"]
+
+# The four rows of the ST-PPO paper differ in ratio and scale only. γ = λ = 1, clip 0.2 and the 1/|y| of its objective
+# (sequence-mean) [I]; whitening and the unclipped critic as in our pilot.
+_PPO: Row = {
+    **_TOKEN_CRITIC,
+    "advantage": "gae",
+    "normalizer": "batch-tokens",
+    "weights": "sequence-mean",
+    "minibatches": 4,
+}
+_GRPO: Row = {**_GROUP, "normalizer": "group-std", "weights": "sequence-mean"}
+_POAD: Row = {
+    "critic": {"level": "token", "loss": {"kind": "mse", "clip": 0.2}},
+    "normalizer": "batch-tokens",
+    "regularizers": [{"kind": "entropy", "coef": 0.01}],
+    "minibatches": 4,
+}
+
+PRESETS: Mapping[str, tuple[str, Row]] = {
+    "ppo": ("Token-level PPO with a token critic", _PPO),
+    "turn-ppo": ("PPO with one geometric-mean ratio per turn", {**_PPO, "ratio": "turn"}),
+    "s-ppo": ("PPO with steps scaled by the token-level clipping bias", {**_PPO, "scale": "clip-bias"}),
+    "st-ppo": (
+        "Turn-level ratio plus steps scaled by the turn-level clipping bias",
+        {**_PPO, "ratio": "turn", "scale": "clip-bias"},
+    ),
+    "grpo": ("Group-relative advantages, no critic", {**_GRPO, "regularizers": [{"kind": "kl", "coef": 0.001}]}),
+    "so-grpo": (
+        "GRPO with the turn ratio and the clipping-bias scale of ST-PPO [I]",
+        {
+            **_GRPO,
+            "ratio": "turn",
+            "scale": "clip-bias",
+            "minibatches": 4,
+            "regularizers": [{"kind": "kl", "coef": 0.001}],
+        },
+    ),
+    "dr-grpo": ("GRPO without its two biases: no std, constant length", {**_GROUP, "weights": "constant"}),
+    "dapo": (
+        "Clip-higher, dynamic sampling, token mean, soft overlong punishment",
+        {
+            "sampling": {"kind": "group", "size": 16},
+            "filters": _ZERO_VARIANCE,
+            "reward": ["overlong"],
+            "advantage": "group-mean",
+            "normalizer": "group-std",
+            "surrogate": {"kind": "ppo-clip", "low": 0.2, "high": 0.28},
+        },
+    ),
+    "gspo": (
+        "Sequence-level ratio with narrow bounds",
+        {
+            **_GRPO,
+            "ratio": "sequence",
+            "surrogate": {"kind": "ppo-clip", "low": 3e-4, "high": 4e-4},
+            "minibatches": 4,
+        },
+    ),
+    "cispo": (
+        "Clipped weights that keep every token's gradient",
+        {**_GRPO, "surrogate": "cispo", "weights": "token-mean"},
+    ),
+    "rloo": (
+        "REINFORCE with the other tries as baseline",
+        {
+            "sampling": {"kind": "group", "size": 4},
+            "reward": [{"kind": "token-kl", "coef": 0.001}],
+            "advantage": "leave-one-out",
+            "surrogate": "reinforce",
+            "weights": "sequence-sum",
+        },
+    ),
+    "reinforce": (
+        "The plain policy gradient with turn returns",
+        {"advantage": "return-to-go", "surrogate": "reinforce", "weights": "sequence-sum"},
+    ),
+    "reinforce++": (
+        "Token returns whitened over the batch, KL in the reward",
+        {
+            "reward": [{"kind": "token-kl", "coef": 0.001}],
+            "advantage": {"kind": "return-to-go", "level": "token"},
+            "normalizer": "batch-tokens",
+        },
+    ),
+    "rebn": (
+        "Turn returns whitened over all turns of the batch (GEM)",
+        {
+            "advantage": {"kind": "return-to-go", "gamma": 0.9},
+            "normalizer": "batch-turns",
+            "weights": "constant",
+            "epochs": 2,
+        },
+    ),
+    "minirl": (
+        "Weights against the sampler, mask against the old policy",
+        {
+            "sampling": {"kind": "group", "size": 16},
+            "advantage": "group-mean",
+            "ratio": {"kind": "token", "against": "mu"},
+            "surrogate": "mask",
+            "weights": "sequence-sum",
+            "minibatches": 2,
+        },
+    ),
+    "poad": (
+        "Discount between turns, none inside a turn",
+        {**_POAD, "advantage": {"kind": "split-gae", "gamma_turn": 0.95, "lam_turn": 0.95, "lam_token": 0.95}},
+    ),
+    "ntpo": (
+        "The flat counterpart of POAD: every token is discounted",
+        {**_POAD, "advantage": {"kind": "gae", "gamma": 0.95, "lam": 0.95}},
+    ),
+    "turn-gae": (
+        "PPO with a turn critic and GAE over turns",
+        {
+            "critic": {"level": "turn"},
+            "advantage": {"kind": "turn-gae", "lam": 0.95},
+            "normalizer": "batch-turns",
+            "minibatches": 4,
+        },
+    ),
+    "bilevel-gae": (
+        "GAE over turns, then inside each turn (VAGEN)",
+        {**_PPO, "weights": "token-mean", "advantage": {"kind": "bilevel-gae", "gamma_turn": 0.95}},
+    ),
+    "dual-discount": (
+        "GAE with one discount inside turns and one between them (Verlog)",
+        {**_PPO, "weights": "token-mean", "advantage": {"kind": "split-gae", "lam_token": 1.0}},
+    ),
+    "gigpo": (
+        "Group comparison of episodes and of turns from the same state",
+        {"sampling": {"kind": "group", "size": 8}, "advantage": "anchor-state", "weights": "sequence-mean"},
+    ),
+}
+
+NOTES: Mapping[str, str] = {
+    "s-ppo": "Token-level twin of st-ppo; the same things are established and open.",
+    "st-ppo": """\
+Established for ST-PPO (arXiv 2511.20718): a geometric-mean ratio per turn whose gradient flows through the mean; the
+pessimistic clip at 0.2 with token advantages from a token critic; gradients normalised by the L2 norm of the clipping
+bias. Our reading, because the method section was not available to us: the norm is that of one optimiser step's batch
+and is a constant; nothing clipped means scale 1; the floor (`safe`), the threshold and its calibration. Where the paper
+scales the gradient, this row scales the optimiser's step: Adam divides a constant factor of the gradient out again, and
+our pilot found that form near-inert or harmful. In the same pilot a lower learning rate did as well at one rate, so the
+claim to hold us to is robustness to the learning rate, not the clipping bias as such.""",
+    "so-grpo": "Advantage and constants are inferred; only the turn ratio and the scale are published.",
+}
+"""What is established about a row and what is our reading; `turnwise explain` prints it."""
+
+
+def preset(name: str) -> Algorithm:
+    """The algorithm of that name, as a row that can be overridden."""
+    if name not in PRESETS:
+        close = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"unknown algorithm {name!r}; {hint}There are {', '.join(PRESETS)}.")
+    _, row = PRESETS[name]
+    return Algorithm.of({"name": name, **row})

@@ -1,0 +1,146 @@
+"""An algorithm is a row of independent choices, one per axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+
+from turnwise.algorithm.parts import AXES, Part, complete
+
+NONE = Part(kind="none")
+GROUP_ADVANTAGES = frozenset({"group-mean", "leave-one-out", "anchor-state"})
+REFERENCE_USERS = frozenset({"kl", "token-kl"})
+
+
+class Critic(BaseModel):
+    """Whether there is a critic, what it values and how it learns.
+
+    `level: token` values the state before every sampled token, `turn` the state before every turn.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    level: Literal["none", "token", "turn"] = "none"
+    loss: Part = Part(kind="mse")
+    warmup: int = Field(default=0, ge=0)
+    """Optimiser steps in which only the critic learns."""
+
+    @field_validator("loss")
+    @classmethod
+    def _complete_loss(cls, part: Part) -> Part:
+        return complete("value_loss", part)
+
+
+class Algorithm(BaseModel):
+    """The row. Frozen, typed and serialisable: `Algorithm.of(algorithm.model_dump()) == algorithm`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    name: str = "custom"
+    sampling: Part = Part(kind="plain")
+    filters: tuple[Part, ...] = (Part(kind="errored"),)
+    reward: tuple[Part, ...] = ()
+    advantage: Part
+    normalizer: Part = NONE
+    ratio: Part = Part(kind="token")
+    mismatch: Part = NONE
+    surrogate: Part = Part(kind="ppo-clip")
+    scale: Part = NONE
+    weights: Part = Part(kind="token-mean")
+    regularizers: tuple[Part, ...] = ()
+    critic: Critic = Critic()
+    epochs: int = Field(default=1, ge=1)
+    minibatches: int = Field(default=1, ge=1)
+    max_lag: int = Field(default=0, ge=0)
+    """How many versions behind the learner a sampled turn may be; 0 is synchronous."""
+
+    @field_validator(
+        "sampling", "advantage", "normalizer", "ratio", "mismatch", "surrogate", "scale", "weights", mode="after"
+    )
+    @classmethod
+    def _complete_part(cls, part: Part, info: ValidationInfo) -> Part:
+        return complete(str(info.field_name), part)
+
+    @field_validator("filters", "reward", "regularizers", mode="after")
+    @classmethod
+    def _complete_parts(cls, parts: tuple[Part, ...], info: ValidationInfo) -> tuple[Part, ...]:
+        return tuple(complete(str(info.field_name), part) for part in parts)
+
+    @classmethod
+    def of(cls, choices: Mapping[str, Any]) -> Self:
+        """Build a row from plain data; a mistake becomes one ValueError that names the axis and the fix."""
+        unknown = [key for key in choices if key not in cls.model_fields]
+        if unknown:
+            raise ValueError(f"unknown axis {unknown[0]!r}; the axes are {', '.join(cls.model_fields)}")
+        try:
+            return cls.model_validate(dict(choices))
+        except ValidationError as error:
+            raise ValueError("; ".join(_readable(item) for item in error.errors())) from None
+
+    def override(self, changes: Mapping[str, Any]) -> Self:
+        """The row with some choices changed. Options without a `kind` change only those options of the part."""
+        merged = self.model_dump()
+        for axis, change in changes.items():
+            merged[axis] = _merge(merged.get(axis), change)
+        return self.of(merged)
+
+    def to_yaml(self) -> str:
+        """The row as a recipe writes it."""
+        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+
+    @property
+    def updates_per_rollout(self) -> int:
+        return self.epochs * self.minibatches
+
+    @property
+    def needs_critic(self) -> bool:
+        return self.critic.level != "none"
+
+    @property
+    def needs_reference(self) -> bool:
+        return any(part.kind in REFERENCE_USERS for part in (*self.reward, *self.regularizers))
+
+    @property
+    def needs_groups(self) -> bool:
+        return self.advantage.kind in GROUP_ADVANTAGES or self.normalizer.kind == "group-std"
+
+    @property
+    def needs_sampler_logprobs(self) -> bool:
+        return self.mismatch.kind != "none" or self.ratio.options.get("against") == "mu"
+
+    @property
+    def needs_collision(self) -> bool:
+        return self.scale.options.get("estimator") == "logit"
+
+
+def load(recipe: str | Path) -> Algorithm:
+    """An algorithm from YAML, given as text or as a file. `preset: NAME` starts from a preset."""
+    from turnwise.algorithm.presets import preset
+
+    text = recipe.read_text() if isinstance(recipe, Path) else recipe
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"the recipe is not valid YAML: {error}") from None
+    if not isinstance(data, dict):
+        raise ValueError("an algorithm is a mapping of axes to choices, such as {preset: st-ppo, epochs: 4}")
+    choices: dict[str, Any] = {str(key): value for key, value in data.items()}  # pyright: ignore
+    name = choices.pop("preset", None)
+    return Algorithm.of(choices) if name is None else preset(str(name)).override(choices)
+
+
+def _merge(present: Any, change: Any) -> Any:
+    if not (isinstance(present, dict) and isinstance(change, Mapping)) or "kind" in change:
+        return change  # pyright: ignore[reportUnknownVariableType]
+    merged: dict[str, Any] = dict(present)  # pyright: ignore[reportUnknownArgumentType]
+    for key, value in change.items():  # pyright: ignore[reportUnknownVariableType]
+        merged[str(key)] = _merge(merged.get(str(key)), value)  # pyright: ignore[reportUnknownArgumentType]
+    return merged
+
+
+def _readable(item: Any) -> str:
+    message = str(item["msg"]).removeprefix("Value error, ")
+    place = ".".join(str(step) for step in item["loc"])
+    return message if any(message.startswith(axis) for axis in AXES) else f"{place}: {message}"

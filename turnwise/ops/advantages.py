@@ -1,0 +1,162 @@
+"""Credit: how much better than expected was each token, turn or trajectory.
+
+Every function takes a batch and returns `Credit`. Advantages are constants: nothing here carries a gradient.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from turnwise.ops.chains import chain
+from turnwise.ops.credit import Credit
+from turnwise.ops.groups import anchor_state, group_mean, leave_one_out
+from turnwise.ops.parameters import Discount
+from turnwise.ops.returns import token_returns, turn_returns
+from turnwise.ops.segments import reverse_scan, spread
+from turnwise.types import TokenBatch
+
+
+def gae(batch: TokenBatch, *, gamma: Discount = 1.0, lam: Discount = 1.0) -> Credit:
+    """Token-level generalised advantage estimation over the sampled tokens of the whole episode.
+
+        δ_t = r_t + γ V_{t+1} − V_t
+        A_t = δ_t + γ λ A_{t+1}
+
+    t+1 is the next *sampled* token: one discount per sampled token, none for environment tokens. After the last one V
+    is the bootstrap value if the episode was truncated, else 0. With γ < 1 this is NTPO, the flat counterpart of POAD.
+    Schulman et al. 2016, arXiv 1506.02438.
+    """
+    return split_gae(batch, gamma_token=gamma, lam_token=lam, gamma_turn=gamma, lam_turn=lam)
+
+
+def split_gae(
+    batch: TokenBatch,
+    *,
+    gamma_token: Discount = 1.0,
+    lam_token: Discount = 0.95,
+    gamma_turn: Discount = 0.99,
+    lam_turn: Discount = 0.95,
+) -> Credit:
+    """Token-level GAE with one discount inside a turn and another between turns.
+
+        δ_t = r_t + γ V_{t+1} − V_t
+        A_t = δ_t + γ λ A_{t+1}
+        (γ, λ) = (γ_turn, λ_turn) on a turn's last token, else (γ_token, λ_token)
+
+    γ_token = 1 is POAD (arXiv 2405.15821): discounting cannot shorten an action. Two free pairs are the dual
+    discounting of Verlog.
+    """
+    links = chain(batch)
+    value_M = links.pick(_values(batch))
+    gamma = torch.where(links.closes_M, value_M.new_tensor(gamma_turn), value_M.new_tensor(gamma_token))
+    lam = torch.where(links.closes_M, value_M.new_tensor(lam_turn), value_M.new_tensor(lam_token))
+    advantage_M = _walk(
+        reward=links.pick(batch.reward_T),
+        value=value_M,
+        beyond=links.beyond(required=True),
+        ends=links.ends_M,
+        gamma=gamma,
+        lam=lam,
+    )
+    return Credit(advantage_T=links.put(advantage_M), return_T=links.put(advantage_M + value_M))
+
+
+def turn_gae(batch: TokenBatch, *, gamma: Discount = 1.0, lam: Discount = 1.0) -> Credit:
+    """GAE over turns; every token of a turn gets the turn's advantage.
+
+        δ_k = R_k + γ V(s_{k+1}) − V(s_k)
+        A_k = δ_k + γ λ A_{k+1}
+
+    V(s_k) is the value at the turn's first token, that is, of the state before the turn. As in GEM's PPO (2510.01051).
+    """
+    links = chain(batch)
+    value_J = links.pick(_values(batch))[links.opens_M]
+    advantage_J = _walk(
+        reward=links.per_turn(batch.reward_T),
+        value=value_J,
+        beyond=links.beyond(required=True)[links.closes_M],
+        ends=links.ends_M[links.closes_M],
+        gamma=gamma,
+        lam=lam,
+    )
+    return Credit(
+        advantage_T=links.put(spread(advantage_J, links.turn_M)),
+        return_T=links.put(spread(advantage_J + value_J, links.turn_M)),
+    )
+
+
+def bilevel_gae(
+    batch: TokenBatch, *, gamma_turn: Discount = 0.99, gamma_token: Discount = 1.0, lam: Discount = 1.0
+) -> Credit:
+    """GAE over turn ends first, then token GAE inside each turn towards its turn's result.
+
+        A_k = δ_k + γ_turn λ A_{k+1},    δ_k = R_k + γ_turn V(e_{k+1}) − V(e_k)
+        inside turn k:  r'(e_k) = A_k + V(e_k),   A_t = δ_t + γ_token λ A_{t+1},   V after e_k = 0
+
+    e_k is the turn's last token. VAGEN (its public code; see the notes on granularity methods).
+    """
+    links = chain(batch)
+    value_M = links.pick(_values(batch))
+    end_value_J = value_M[links.closes_M]
+    advantage_J = _walk(
+        reward=links.per_turn(batch.reward_T),
+        value=end_value_J,
+        beyond=links.beyond(required=True)[links.closes_M],
+        ends=links.ends_M[links.closes_M],
+        gamma=gamma_turn,
+        lam=lam,
+    )
+    target_M = torch.where(links.closes_M, spread(advantage_J + end_value_J, links.turn_M), 0)
+    advantage_M = _walk(
+        reward=target_M,
+        value=value_M,
+        beyond=torch.zeros_like(value_M),
+        ends=links.closes_M,
+        gamma=gamma_token,
+        lam=lam,
+    )
+    return Credit(advantage_T=links.put(advantage_M), return_T=links.put(advantage_M + value_M))
+
+
+def return_to_go(batch: TokenBatch, *, level: Literal["token", "turn"] = "turn", gamma: Discount = 1.0) -> Credit:
+    """The discounted reward still to come, without a critic.
+
+        G_k = R_k + γ G_{k+1}        (level turn: shared by the turn's tokens)
+        G_t = r_t + γ G_{t+1}        (level token)
+
+    REINFORCE; with batch normalisation over turns it is GEM's ReBN (2510.01051), at token level REINFORCE++
+    (2501.03262). A truncated episode continues with its bootstrap value if one is assigned, else with 0.
+    """
+    links = chain(batch)
+    if level == "turn":
+        return Credit(advantage_T=links.put(spread(turn_returns(links, gamma=gamma), links.turn_M)))
+    return Credit(advantage_T=links.put(token_returns(links, gamma=gamma)))
+
+
+def _values(batch: TokenBatch) -> Tensor:
+    if batch.value_T is None:
+        raise ValueError("this advantage needs the critic's values: score the batch first (value_T is not assigned)")
+    batch.require_finite("value", batch.value_T)
+    return batch.value_T
+
+
+def _walk(
+    *, reward: Tensor, value: Tensor, beyond: Tensor, ends: Tensor, gamma: Tensor | float, lam: Tensor | float
+) -> Tensor:
+    """GAE along a chain of links (tokens or turns): A = δ + γ λ A_next, δ = r + γ V_next − V."""
+    following = torch.where(ends, beyond, torch.cat([value[1:], value[:1]]))
+    delta = reward + gamma * following - value
+    return reverse_scan(delta, gamma * lam * (~ends).to(delta))
+
+
+ADVANTAGES = {
+    "gae": gae,
+    "split-gae": split_gae,
+    "turn-gae": turn_gae,
+    "bilevel-gae": bilevel_gae,
+    "return-to-go": return_to_go,
+    "group-mean": group_mean,
+    "leave-one-out": leave_one_out,
+    "anchor-state": anchor_state,
+}

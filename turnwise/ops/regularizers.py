@@ -1,0 +1,87 @@
+"""Penalties per token that are added to the loss: distance from a reference, and lack of entropy."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from turnwise.ops.parameters import NonNegative
+from turnwise.ops.ratios import LOG_CLAMP
+from turnwise.types import Scores, TokenBatch
+
+Estimator = Literal["k1", "k2", "k3"]
+
+
+def kl_estimate(logprob_T: Tensor, reference_T: Tensor, estimator: Estimator) -> Tensor:
+    """Per-token estimate of KL(π ‖ π_ref) from a token that π sampled.
+
+        x = log π_ref − log π;    k1 = −x,   k2 = x²/2,   k3 = exp(x) − x − 1
+
+    k1 and k3 have the KL as their mean; k2 has the right gradient when differentiated (Schulman's note on estimators).
+    """
+    x_T = (reference_T - logprob_T).clamp(-LOG_CLAMP, LOG_CLAMP)
+    if estimator == "k1":
+        return -x_T
+    return x_T**2 / 2 if estimator == "k2" else x_T.exp() - x_T - 1
+
+
+def full_vocabulary_kl(
+    logits_TV: Tensor, reference_logits_TV: Tensor, *, direction: Literal["to-reference", "from-reference"]
+) -> Tensor:
+    """Exact KL between the two next-token distributions.
+
+    to-reference: Σ_v π_v (log π_v − log π_ref,v);    from-reference: Σ_v π_ref,v (log π_ref,v − log π_v)
+    """
+    log_p, log_q = logits_TV.log_softmax(-1), reference_logits_TV.log_softmax(-1)
+    if direction == "from-reference":
+        log_p, log_q = log_q, log_p
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+def kl(
+    batch: TokenBatch,
+    scores: Scores,
+    *,
+    coef: NonNegative = 0.001,
+    estimator: Literal["k1", "k2", "k3", "full"] = "k3",
+) -> Tensor:
+    """Stay near the reference policy.
+
+        coef · KL_t(π ‖ π_ref)
+
+    `full` uses the exact KL that the learner computed over the vocabulary (`Scores.reference_kl_T`).
+    """
+    if estimator == "full":
+        if scores.reference_kl_T is None:
+            raise ValueError(
+                "regularizers.kl: estimator 'full' needs Scores.reference_kl_T; use k3, or let the learner"
+            )
+        return coef * scores.reference_kl_T
+    if batch.ref_T is None:
+        raise ValueError("regularizers.kl needs the reference's log-probs (ref_T is not assigned)")
+    batch.require_finite("log-prob 'ref'", batch.ref_T)
+    return coef * kl_estimate(scores.logprob_T, batch.ref_T, estimator)
+
+
+def entropy(batch: TokenBatch, scores: Scores, *, coef: NonNegative = 0.001) -> Tensor:
+    """Reward entropy of the next-token distribution.
+
+    − coef · H_t(π)
+    """
+    if scores.entropy_T is None:
+        raise ValueError("regularizers.entropy needs Scores.entropy_T; let the learner compute it")
+    return -coef * scores.entropy_T
+
+
+def token_entropy(logits_TV: Tensor) -> Tensor:
+    """H = − Σ_v π_v log π_v."""
+    log_p = logits_TV.log_softmax(-1)
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+def collision(logits_TV: Tensor) -> Tensor:
+    """Σ_v π_v², the probability that two draws agree."""
+    return torch.softmax(logits_TV, -1).square().sum(-1)
+
+
+REGULARIZERS = {"kl": kl, "entropy": entropy}

@@ -1,0 +1,57 @@
+"""Sums, means and maxima over turns or sequences, and the one recurrence everything discounted is made of.
+
+`segment` holds a row number per entry; -1 means that the entry belongs to no row and is left out.
+"""
+
+import torch
+from torch import Tensor
+
+
+def _rows(segment: Tensor, count: int) -> Tensor:
+    """Entries without a row go to a spare one at the end."""
+    return torch.where(segment < 0, count, segment)
+
+
+def segment_sum(values: Tensor, segment: Tensor, count: int) -> Tensor:
+    """y_k = Σ_{t in k} x_t; an empty segment gives 0."""
+    total = values.new_zeros((count + 1, *values.shape[1:]))
+    return total.index_add(0, _rows(segment, count), values)[:count]
+
+
+def segment_count(segment: Tensor, count: int) -> Tensor:
+    """Number of entries of each segment."""
+    return torch.bincount(_rows(segment, count), minlength=count + 1)[:count]
+
+
+def segment_mean(values: Tensor, segment: Tensor, count: int) -> Tensor:
+    """y_k = (1/n_k) Σ_{t in k} x_t; an empty segment gives 0."""
+    return segment_sum(values, segment, count) / segment_count(segment, count).clamp_min(1)
+
+
+def segment_max(values: Tensor, segment: Tensor, count: int) -> Tensor:
+    """y_k = max_{t in k} x_t; an empty segment gives 0."""
+    start = values.new_zeros(count + 1)
+    return start.scatter_reduce(0, _rows(segment, count), values, reduce="amax", include_self=False)[:count]
+
+
+def spread(values: Tensor, segment: Tensor) -> Tensor:
+    """Give every entry its segment's value: x_t = y_{k(t)}; entries without a segment get 0."""
+    padded = torch.cat([values, values.new_zeros(1)])
+    return padded.index_select(0, _rows(segment, values.numel()))
+
+
+def reverse_scan(values: Tensor, decay: Tensor) -> Tensor:
+    """y_t = x_t + d_t y_{t+1}, along the whole tensor; a zero decay ends a chain.
+
+    Doubling: after j rounds y_t holds the terms up to t + 2^j, so a chain of n tokens takes log2(n) vector
+    operations and no loop over tokens. Nothing is divided, so decays may be zero.
+    """
+    total, factor = values.clone(), decay.clone()
+    step = 1
+    while step < total.numel() and bool(factor.any()):
+        total[:-step] += factor[:-step] * total[step:]
+        factor[:-step] *= factor[step:].clone()
+        # Beyond the end there is nothing to add: a chain that reaches it is complete.
+        factor[-step:] = 0
+        step *= 2
+    return total

@@ -1,0 +1,95 @@
+"""Losses of the critic, per token."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from turnwise.ops.parameters import Count, Positive
+from turnwise.types import Scores, TokenBatch
+
+
+def mse(batch: TokenBatch, scores: Scores, *, clip: Positive | None = None) -> Tensor:
+    """Squared error, optionally pessimistic about large moves.
+
+        L_t = ½ max( (V − R)² , (V_clip − R)² ),   V_clip = V_old + clamp(V − V_old, ±clip)   (no clip: ½ (V − R)²)
+
+    Clipped as in PPO's reference code; POAD and PPO-max clip at 0.2.
+    """
+    return _pessimistic(batch, scores, clip, lambda error: error**2 / 2)
+
+
+def huber(batch: TokenBatch, scores: Scores, *, delta: Positive = 1.0, clip: Positive | None = None) -> Tensor:
+    """Squared near zero, linear beyond `delta`.
+
+        L_t = ½ e² if |e| ≤ δ else δ (|e| − δ/2),   e = V − R;   clipped as in `mse`
+
+    The critic of POAD offers it.
+    """
+    return _pessimistic(
+        batch,
+        scores,
+        clip,
+        lambda e: torch.where(e.abs() <= delta, e**2 / 2, delta * (e.abs() - delta / 2)),
+    )
+
+
+def hl_gauss(
+    batch: TokenBatch,
+    scores: Scores,
+    *,
+    low: float = 0.0,
+    high: float = 1.0,
+    bins: Count = 51,
+    spread: Positive = 0.75,
+) -> Tensor:
+    """Cross-entropy towards a histogram of a Gaussian around the return.
+
+        L_t = − Σ_b q_b log p_b,   q_b = [Φ((e_{b+1} − R)/σ) − Φ((e_b − R)/σ)] / Z,   σ = spread · bin width
+
+    HL-Gauss (2403.03950). Returns outside [low, high] are clamped.
+    """
+    if scores.value_logits_TB is None:
+        raise ValueError("value loss hl-gauss needs a categorical critic (Scores.value_logits_TB is not assigned)")
+    if scores.value_logits_TB.shape[-1] != bins:
+        raise ValueError(f"the critic has {scores.value_logits_TB.shape[-1]} bins but hl-gauss was given bins={bins}")
+    target_TB = gaussian_histogram(_target(batch), low=low, high=high, bins=bins, spread=spread)
+    return -(target_TB * scores.value_logits_TB.log_softmax(-1)).sum(-1)
+
+
+def gaussian_histogram(return_T: Tensor, *, low: float, high: float, bins: int, spread: float) -> Tensor:
+    """The target distribution q of HL-Gauss."""
+    edges = torch.linspace(low, high, bins + 1, dtype=return_T.dtype, device=return_T.device)
+    sigma = spread * (high - low) / bins
+    reached = torch.erf((edges - return_T.clamp(low, high)[:, None]) / (math.sqrt(2) * sigma))
+    return reached.diff(dim=1) / (reached[:, -1:] - reached[:, :1])
+
+
+def histogram_mean(logits_TB: Tensor, *, low: float, high: float) -> Tensor:
+    """The scalar value of a categorical critic: V = Σ_b p_b · centre_b."""
+    bins = logits_TB.shape[-1]
+    edges = torch.linspace(low, high, bins + 1, dtype=logits_TB.dtype, device=logits_TB.device)
+    return logits_TB.softmax(-1) @ ((edges[1:] + edges[:-1]) / 2)
+
+
+def _pessimistic(batch: TokenBatch, scores: Scores, clip: float | None, loss: Callable[[Tensor], Tensor]) -> Tensor:
+    if scores.value_T is None:
+        raise ValueError("the algorithm has a critic, but Scores.value_T is not assigned")
+    batch.require_finite("value", scores.value_T)
+    target_T = _target(batch)
+    plain_T = loss(scores.value_T - target_T)
+    if clip is None:
+        return plain_T
+    assert batch.value_T is not None, "returns were computed without values"
+    moved_T = batch.value_T + (scores.value_T - batch.value_T).clamp(-clip, clip)
+    return torch.maximum(plain_T, loss(moved_T - target_T))
+
+
+def _target(batch: TokenBatch) -> Tensor:
+    if batch.return_T is None:
+        raise ValueError("the critic has no target: run compute_credit first (return_T is not assigned)")
+    return batch.return_T
+
+
+VALUE_LOSSES = {"mse": mse, "huber": huber, "hl-gauss": hl_gauss}

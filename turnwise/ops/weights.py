@@ -1,0 +1,105 @@
+"""Token weights from global counts: the loss is a plain sum of weight × term, however the batch is cut."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from turnwise.ops.parameters import Positive
+from turnwise.ops.segments import segment_count, spread
+from turnwise.types import TokenBatch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How many tokens, turns and sequences one optimiser step averages over, on all ranks and micro-batches.
+
+    Only sampled tokens that were not rejected count, and only turns and sequences that still have one.
+    """
+
+    tokens: float
+    turns: float
+    sequences: float
+
+    @classmethod
+    def of(cls, batch: TokenBatch) -> "Counts":
+        kept_T = kept_tokens(batch)
+        turns_K = segment_count(torch.where(kept_T, batch.turn_T, -1), batch.turns)
+        sequences_S = segment_count(torch.where(kept_T, batch.sequence_T, -1), batch.sequences)
+        return cls(tokens=int(kept_T.sum()), turns=int((turns_K > 0).sum()), sequences=int((sequences_S > 0).sum()))
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(
+            tokens=self.tokens + other.tokens,
+            turns=self.turns + other.turns,
+            sequences=self.sequences + other.sequences,
+        )
+
+
+def kept_tokens(batch: TokenBatch) -> Tensor:
+    """Sampled tokens that the mismatch weight did not reject."""
+    if batch.mismatch_T is None:
+        return batch.sampled_T
+    return batch.sampled_T & (batch.mismatch_T != 0)
+
+
+def token_mean(batch: TokenBatch, counts: Counts) -> Tensor:
+    """Every token counts the same.
+
+    (1/N_tokens) Σ_t
+    """
+    return _uniform(batch, max(counts.tokens, 1))
+
+
+def turn_mean(batch: TokenBatch, counts: Counts) -> Tensor:
+    """Every turn counts the same, and every token inside a turn.
+
+    (1/N_turns) Σ_k (1/n_k) Σ_{t in k}
+    """
+    segment_T = torch.where(kept_tokens(batch), batch.turn_T, -1)
+    return _mean_of_means(batch, segment_T, batch.turns, max(counts.turns, 1))
+
+
+def sequence_mean(batch: TokenBatch, counts: Counts) -> Tensor:
+    """Every sequence counts the same, and every token inside a sequence.
+
+    (1/N_sequences) Σ_i (1/n_i) Σ_{t in i}
+    """
+    segment_T = torch.where(kept_tokens(batch), batch.sequence_T, -1)
+    return _mean_of_means(batch, segment_T, batch.sequences, max(counts.sequences, 1))
+
+
+def sequence_sum(batch: TokenBatch, counts: Counts) -> Tensor:
+    """Sum over the tokens of a sequence, mean over sequences: no length normalisation.
+
+    (1/N_sequences) Σ_i Σ_{t in i}
+    """
+    return _uniform(batch, max(counts.sequences, 1))
+
+
+def constant(batch: TokenBatch, counts: Counts, *, length: Positive = 1024.0) -> Tensor:
+    """Divide by sequences times a fixed length.
+
+        (1 / (N_sequences · length)) Σ_t
+
+    Dr. GRPO (2503.20783), with the longest generation allowed as length.
+    """
+    return _uniform(batch, max(counts.sequences, 1) * length)
+
+
+def _uniform(batch: TokenBatch, denominator: float) -> Tensor:
+    return kept_tokens(batch).to(batch.reward_T) / denominator
+
+
+def _mean_of_means(batch: TokenBatch, segment_T: Tensor, count: int, denominator: float) -> Tensor:
+    size_T = spread(segment_count(segment_T, count).to(batch.reward_T), segment_T)
+    return torch.where(segment_T >= 0, 1 / (size_T.clamp_min(1) * denominator), 0)
+
+
+WEIGHTS = {
+    "token-mean": token_mean,
+    "turn-mean": turn_mean,
+    "sequence-mean": sequence_mean,
+    "sequence-sum": sequence_sum,
+    "constant": constant,
+}

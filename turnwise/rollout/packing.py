@@ -1,0 +1,175 @@
+"""From trajectories to the packed batch: sampled ids go in byte for byte, nothing is re-tokenised."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from turnwise.types import ENVIRONMENT, POLICY, Group, TokenBatch, Trajectory, Turn
+
+
+def pack(groups: Iterable[Group], *, dtype: torch.dtype = torch.float32) -> TokenBatch:
+    """Pack groups of trajectories into one TokenBatch.
+
+    - A turn's reward lands on its last sampled token. A turn that sampled nothing hands its reward to the last token
+      sampled before it in the same trajectory.
+    - A turn with `restarts` opens a new sequence of the same trajectory; credit still flows across.
+    - `bootstrap_S` is left unassigned while a truncated trajectory waits for the critic's value.
+    """
+    columns = _Columns()
+    for group_number, group in enumerate(groups):
+        columns.group_names.append(group.id)
+        for trajectory in group.trajectories:
+            _add_trajectory(columns, trajectory, group_number)
+    if not columns.trajectory_names:
+        raise ValueError("nothing to pack: every group is empty; collect episodes first or loosen the filters")
+    return _to_batch(columns, dtype)
+
+
+@dataclass(kw_only=True)
+class _Columns:
+    """The growing columns of the batch, as plain lists."""
+
+    ids: list[int] = field(default_factory=list[int])
+    position: list[int] = field(default_factory=list[int])
+    sequence: list[int] = field(default_factory=list[int])
+    turn: list[int] = field(default_factory=list[int])
+    source: list[int] = field(default_factory=list[int])
+    mu: list[float] = field(default_factory=list[float])
+    mu_known: set[bool] = field(default_factory=set[bool])
+    reward: list[float] = field(default_factory=list[float])
+    turn_sequence: list[int] = field(default_factory=list[int])
+    turn_index: list[int] = field(default_factory=list[int])
+    version: list[int] = field(default_factory=list[int])
+    anchor: list[int] = field(default_factory=list[int])
+    anchors: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    length: list[int] = field(default_factory=list[int])
+    trajectory: list[int] = field(default_factory=list[int])
+    group: list[int] = field(default_factory=list[int])
+    seat: list[int] = field(default_factory=list[int])
+    truncated: list[bool] = field(default_factory=list[bool])
+    bootstrap: list[float | None] = field(default_factory=list[float | None])
+    trajectory_names: list[str] = field(default_factory=list[str])
+    group_names: list[str] = field(default_factory=list[str])
+    seat_names: list[str] = field(default_factory=list[str])
+
+
+def _add_trajectory(columns: _Columns, trajectory: Trajectory, group: int) -> None:
+    if trajectory.stop.is_failure:
+        raise ValueError(
+            f"trajectory {trajectory.id!r} ended by {trajectory.stop.value} and must not be trained on; "
+            "drop it first with the 'errored' filter"
+        )
+    columns.trajectory_names.append(trajectory.id)
+    last_sampled: int | None = None
+    for index, turn in enumerate(trajectory.turns):
+        if index == 0 or turn.restarts:
+            _open_sequence(columns, trajectory, group)
+        _add_turn(columns, turn, index, group)
+        if turn.sampled_ids:
+            last_sampled = len(columns.ids) - 1
+        _add_reward(columns, trajectory, index, last_sampled)
+    if not trajectory.turns:
+        _open_sequence(columns, trajectory, group)
+    _append(columns, trajectory.final_ids, turn=-1, logprobs=None)
+
+
+def _open_sequence(columns: _Columns, trajectory: Trajectory, group: int) -> None:
+    if trajectory.seat not in columns.seat_names:
+        columns.seat_names.append(trajectory.seat)
+    columns.length.append(0)
+    columns.trajectory.append(len(columns.trajectory_names) - 1)
+    columns.group.append(group)
+    columns.seat.append(columns.seat_names.index(trajectory.seat))
+    columns.truncated.append(trajectory.truncated)
+    columns.bootstrap.append(trajectory.bootstrap if trajectory.truncated else 0.0)
+
+
+def _add_turn(columns: _Columns, turn: Turn, index: int, group: int) -> None:
+    _check_logprobs(columns, turn, index)
+    columns.turn_sequence.append(len(columns.length) - 1)
+    columns.turn_index.append(index)
+    columns.version.append(turn.policy_version)
+    columns.anchor.append(_anchor(columns, group, turn.state_key))
+    _append(columns, turn.prompt_ids, turn=-1, logprobs=None)
+    _append(columns, turn.sampled_ids, turn=len(columns.turn_sequence) - 1, logprobs=turn.logprobs)
+
+
+def _anchor(columns: _Columns, group: int, state_key: str | None) -> int:
+    if state_key is None:
+        return -1
+    return columns.anchors.setdefault((group, state_key), len(columns.anchors))
+
+
+def _append(columns: _Columns, ids: Sequence[int], *, turn: int, logprobs: Sequence[float] | None) -> None:
+    count, done = len(ids), columns.length[-1]
+    columns.ids.extend(ids)
+    columns.position.extend(range(done, done + count))
+    columns.sequence.extend([len(columns.length) - 1] * count)
+    columns.turn.extend([turn] * count)
+    columns.source.extend([POLICY if turn >= 0 else ENVIRONMENT] * count)
+    columns.mu.extend([0.0] * count if logprobs is None else logprobs)
+    columns.reward.extend([0.0] * count)
+    columns.length[-1] += count
+
+
+def _add_reward(columns: _Columns, trajectory: Trajectory, index: int, last_sampled: int | None) -> None:
+    reward = trajectory.turns[index].reward
+    if not math.isfinite(reward):
+        raise ValueError(f"trajectory {trajectory.id!r}, turn {index}: reward is {reward}; rewards must be finite")
+    if last_sampled is not None:
+        columns.reward[last_sampled] += reward
+    elif reward != 0:
+        raise ValueError(
+            f"trajectory {trajectory.id!r}, turn {index}: a reward of {reward} but no sampled token to carry it; "
+            "leave the trajectory out, or record the tokens that were sampled"
+        )
+
+
+def _check_logprobs(columns: _Columns, turn: Turn, index: int) -> None:
+    if not turn.sampled_ids:
+        return
+    where = f"trajectory {columns.trajectory_names[-1]!r}, turn {index}"
+    columns.mu_known.add(turn.logprobs is not None)
+    if len(columns.mu_known) > 1:
+        raise ValueError(f"{where}: some turns carry sampler log-probs and some do not; pack the two kinds apart")
+    if turn.logprobs is None:
+        return
+    if len(turn.logprobs) != len(turn.sampled_ids):
+        raise ValueError(f"{where}: {len(turn.sampled_ids)} sampled ids but {len(turn.logprobs)} log-probs")
+    for place, logprob in enumerate(turn.logprobs):
+        if not math.isfinite(logprob):
+            raise ValueError(f"{where}: log-prob of sampled token {place} is {logprob}; the sampler is broken")
+
+
+def _to_batch(columns: _Columns, dtype: torch.dtype) -> TokenBatch:
+    def integers(values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.long)
+
+    waiting = any(value is None for value in columns.bootstrap)
+    return TokenBatch(
+        ids_T=integers(columns.ids),
+        position_T=integers(columns.position),
+        sequence_T=integers(columns.sequence),
+        turn_T=integers(columns.turn),
+        source_T=integers(columns.source),
+        reward_T=torch.tensor(columns.reward, dtype=dtype),
+        sequence_K=integers(columns.turn_sequence),
+        index_K=integers(columns.turn_index),
+        version_K=integers(columns.version),
+        anchor_K=integers(columns.anchor),
+        length_S=integers(columns.length),
+        trajectory_S=integers(columns.trajectory),
+        group_S=integers(columns.group),
+        seat_S=integers(columns.seat),
+        truncated_S=torch.tensor(columns.truncated, dtype=torch.bool),
+        bootstrap_S=None if waiting else torch.tensor(columns.bootstrap, dtype=dtype),
+        mu_T=torch.tensor(columns.mu, dtype=dtype) if columns.mu_known == {True} else None,
+        trajectory_names=tuple(columns.trajectory_names),
+        group_names=tuple(columns.group_names),
+        seat_names=tuple(columns.seat_names),
+    )
