@@ -185,7 +185,7 @@ def _passage(record: Record) -> Passage:
     if isinstance(value, list) and all(isinstance(sentence, str) for sentence in value):
         return record.key, "".join(value)
     text = record.field(_TEXTS)
-    title = value.get("title") or ""
+    title = record.value.get("title") or ""
     if not isinstance(text, str) or not isinstance(title, str):
         raise record.wrong("the fields 'title' and 'text' must be texts")
     return title, text
