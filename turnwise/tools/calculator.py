@@ -15,6 +15,7 @@ Number = int | float
 _LONGEST = 300
 _MOST_BITS = 4096
 """Integers above this size are refused: beyond it one multiplication is no longer instant."""
+_MOST_DIGITS = 15
 
 
 @tool
@@ -60,6 +61,13 @@ def _power(base: Number, exponent: Number) -> Any:
     return base**exponent
 
 
+def _round(value: Number, digits: int = 0) -> Number:
+    # The built-in computes 10**digits, however many digits that is.
+    if abs(digits) > _MOST_DIGITS:
+        raise ValueError(f"round to at most {_MOST_DIGITS} digits")
+    return round(value, digits)
+
+
 def _checked(value: Any) -> Number:
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         raise ValueError("the number is too large")
@@ -88,6 +96,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floor": math.floor,
     "max": max,
     "min": min,
-    "round": round,
+    "round": _round,
     "sqrt": math.sqrt,
 }

@@ -5,6 +5,7 @@ environment, no other process in sight. Resource limits bind inside, and a deadl
 bubblewrap nothing runs: there is no unprotected fallback.
 
 Memory is limited per process (`Limits.memory_bytes`); a run as a whole can use that times `Limits.processes`.
+Namespaces leave a finished process for the machine's init to collect: start containers with one (`docker run --init`).
 """
 
 from __future__ import annotations

@@ -1,0 +1,331 @@
+"""Programs that try to get out of the sandbox, or to take the machine with them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from turnwise.tools.python import python_tool
+from turnwise.tools.sandbox import Execution, Limits, check_sandbox, run_python, run_python_sync
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+
+def run(code: str, limits: Limits | None = None) -> Execution:
+    return run_python_sync(textwrap.dedent(code), limits)
+
+
+def host_commands() -> list[str]:
+    """Command lines of all processes the host can see."""
+    commands: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            commands.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return commands
+
+
+def test_a_program_prints_and_ends_with_code_zero():
+    expected = Execution(stdout="4\n", stderr="", exit_code=0, timed_out=False, output_full=False)
+    assert run("print(2 + 2)") == expected
+
+
+def test_a_failing_program_shows_its_traceback_and_exit_code():
+    execution = run("1 / 0")
+    assert (execution.exit_code, execution.ok) == (1, False)
+    assert execution.stderr.endswith("ZeroDivisionError: division by zero\n")
+    assert run("import sys; sys.exit(7)").exit_code == 7
+
+
+def test_the_interpreter_is_the_one_we_run():
+    assert run("import sys; print(sys.version)").stdout == sys.version + "\n"
+
+
+def test_start_takes_well_under_a_tenth_of_a_second():
+    run("")
+    times: list[float] = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        run("print(1)")
+        times.append(time.perf_counter() - begin)
+    assert min(times) < 0.1
+
+
+def test_a_listener_on_the_host_cannot_be_reached():
+    name = f"\0turnwise-{secrets.token_hex(8)}"
+    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as unix:
+        unix.bind(name)
+        unix.listen()
+        tcp.settimeout(0.1)
+        execution = run(f"""
+            import socket
+            targets = [(socket.AF_INET, {tcp.getsockname()!r}), (socket.AF_UNIX, {name!r})]
+            for family, address in targets:
+                try:
+                    socket.socket(family).connect(address)
+                    print("reached")
+                except OSError as error:
+                    print("stopped")
+            print(sorted(name for _, name in socket.if_nameindex()))
+        """)
+        with pytest.raises(TimeoutError):
+            tcp.accept()
+    assert execution.stdout == "stopped\nstopped\n['lo']\n"
+
+
+def test_nothing_outside_the_private_temp_folder_can_be_written(tmp_path: Path):
+    places = ["/x", "/usr/x", "/etc/x", "/dev/x", "/dev/shm/x", "/code/x", "/python/x", "/proc/sys/kernel/hostname"]
+    execution = run(f"""
+        for place in {[*places, str(tmp_path / "x"), "/code/main.py"]!r}:
+            try:
+                open(place, "w").write("x")
+                print("written", place)
+            except OSError:
+                pass
+        open("/tmp/mine", "w").write("x")
+        print(open("/tmp/mine").read())
+    """)
+    assert execution.stdout == "x\n"
+    assert not (tmp_path / "x").exists()
+    assert run("import os; print(os.listdir('/tmp'))").stdout == "[]\n"
+
+
+def test_the_parents_environment_cannot_be_read(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TURNWISE_TEST_SECRET", "swordfish")
+    execution = run("""
+        import glob, os
+        print(dict(os.environ))
+        for path in glob.glob("/proc/*/environ"):
+            print(open(path, "rb").read())
+    """)
+    assert execution.ok
+    assert "swordfish" not in execution.stdout
+    assert execution.stdout.count("\n") >= 3
+
+
+def test_home_and_working_folder_cannot_be_read():
+    with tempfile.NamedTemporaryFile(dir=Path.home(), suffix=".secret") as secret:
+        paths = [
+            secret.name,
+            str(Path.home()),
+            "/root",
+            "/home",
+            str(Path.cwd()),
+            __file__,
+            "/etc/passwd",
+            "/etc/shadow",
+        ]
+        execution = run(f"""
+            import os
+            for path in {paths!r}:
+                print(os.path.exists(path), os.path.exists("/proc/1/root" + path))
+        """)
+    assert execution.stdout == "False False\n" * len(paths)
+
+
+def test_the_number_of_processes_is_bounded():
+    execution = run("""
+        import os, time
+        count = 0
+        try:
+            while count < 200:
+                if os.fork() == 0:
+                    time.sleep(5)
+                    os._exit(0)
+                count += 1
+        except BlockingIOError:
+            print(count)
+    """)
+    # Two of the sixteen are the program itself and the namespace's first process.
+    assert execution.stdout == "14\n"
+
+
+def test_two_runs_at_once_do_not_share_the_process_limit():
+    code = textwrap.dedent("""
+        import os, time
+        for _ in range(10):
+            if os.fork() == 0:
+                time.sleep(0.3)
+                os._exit(0)
+        print("ok")
+    """)
+
+    async def both() -> list[Execution]:
+        return await asyncio.gather(*(run_python(code) for _ in range(4)))
+
+    assert [execution.stdout for execution in asyncio.run(both())] == ["ok\n"] * 4
+
+
+def test_a_fork_bomb_is_gone_after_its_deadline():
+    # The namespace's first process shows the size of /tmp in its command line: a number of our own finds it again.
+    limits = Limits(wall_seconds=0.7, temp_bytes=10**6 + secrets.randbelow(10**6))
+    begin = time.perf_counter()
+    execution = run(
+        """
+        import os
+        while True:
+            try:
+                os.fork()
+            except OSError:
+                pass
+        """,
+        limits,
+    )
+    assert execution.timed_out
+    assert time.perf_counter() - begin < 3
+    time.sleep(0.05)
+    assert not any(f"--size {limits.temp_bytes} " in command for command in host_commands())
+
+
+@pytest.mark.parametrize("code", ["x = bytearray(10**9)", "x = []\nwhile True: x.append(bytearray(10**6))"])
+def test_a_memory_bomb_gets_a_memory_error(code: str):
+    execution = run(code)
+    assert execution.exit_code == 1
+    assert "MemoryError" in execution.stderr
+
+
+def test_the_temp_folder_and_its_files_have_a_size_limit():
+    full = run("for i in range(9): open(f'/tmp/{i}', 'wb').write(bytes(2**21))", Limits(temp_bytes=2**23))
+    assert "No space left on device" in full.stderr
+    large = run("open('/tmp/x', 'wb').write(bytes(2**21))", Limits(file_bytes=2**20))
+    assert "File too large" in large.stderr
+
+
+def test_endless_output_is_cut_and_the_program_ended():
+    begin = time.perf_counter()
+    execution = run("while True: print('x' * 999)", Limits(output_bytes=5000))
+    assert time.perf_counter() - begin < 2
+    assert (len(execution.stdout), execution.output_full, execution.timed_out) == (5000, True, False)
+    assert run("import sys\nwhile True: sys.stderr.write('x')", Limits(output_bytes=5000)).output_full
+
+
+def test_output_of_exactly_the_limit_is_whole():
+    execution = run("print('x' * 4999)", Limits(output_bytes=5000))
+    assert (len(execution.stdout), execution.output_full, execution.exit_code) == (5000, False, 0)
+
+
+def test_a_sleeper_is_ended_at_its_deadline_and_its_output_kept():
+    begin = time.perf_counter()
+    execution = run("import time\nprint('early', flush=True)\ntime.sleep(60)", Limits(wall_seconds=0.3))
+    assert 0.3 <= time.perf_counter() - begin < 2
+    assert (execution.stdout, execution.timed_out, execution.exit_code) == ("early\n", True, None)
+
+
+def test_a_busy_loop_is_ended_by_its_processor_time():
+    execution = run("while True: pass", Limits(cpu_seconds=1, wall_seconds=20))
+    assert (execution.timed_out, execution.exit_code) == (False, 128 + 9)
+
+
+@pytest.mark.parametrize("ending", ["", "time.sleep(60)"])
+def test_no_process_is_left_behind(ending: str):
+    number = str(10**6 + secrets.randbelow(10**9))
+    execution = run(
+        f"""
+        import os, time
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                for descriptor in range(3):
+                    os.close(descriptor)
+                os.execv("/usr/bin/sleep", ["sleep", "{number}"])
+            os._exit(0)
+        os.wait()
+        for _ in range(100):
+            commands = [open(f"/proc/{{p}}/cmdline").read() for p in os.listdir("/proc") if p.isdigit()]
+            if any("{number}" in command and command.startswith("sleep") for command in commands):
+                print("started", flush=True)
+                break
+            time.sleep(0.01)
+        {ending}
+        """,
+        Limits(wall_seconds=1.5),
+    )
+    assert execution.stdout == "started\n"
+    time.sleep(0.05)
+    assert not any(number in command for command in host_commands())
+
+
+def test_cancelling_a_run_ends_its_processes():
+    number = str(10**6 + secrets.randbelow(10**9))
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(run_python(f"import os; os.execv('/usr/bin/sleep', ['sleep', '{number}'])"))
+        while not any(command.startswith(f"sleep {number}") for command in host_commands()):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(asyncio.wait_for(cancelled(), timeout=10))
+    time.sleep(0.05)
+    assert not any(number in command for command in host_commands())
+
+
+def test_host_processes_can_be_neither_seen_nor_killed():
+    with subprocess.Popen(["sleep", "60"]) as victim:
+        execution = run(f"""
+            import os
+            for process in ({victim.pid}, {os.getpid()}):
+                try:
+                    os.kill(process, 9)
+                    print("killed")
+                except ProcessLookupError:
+                    print("unseen")
+            print(sum(name.isdigit() for name in os.listdir("/proc")))
+            os.kill(-1, 9)
+        """)
+        assert victim.poll() is None
+        victim.terminate()
+    assert execution.stdout == "unseen\nunseen\n2\n"
+
+
+def test_privileges_and_new_namespaces_are_out_of_reach():
+    execution = run("""
+        import ctypes, os
+        status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines())
+        print(os.getuid(), status["CapEff"], status["CapBnd"], status["NoNewPrivs"])
+        print(ctypes.CDLL(None).unshare(0x10000000))
+    """)
+    assert execution.stdout == f"65534 {'0' * 16} {'0' * 16} 1\n-1\n"
+
+
+def test_hostile_source_text_gives_a_result():
+    for code in ("\0", "\ud800", "x" * 10**6, "(" * 10**5, "# -*- coding: none -*-"):
+        assert not run(code).ok
+    assert run("import os; os.write(1, b'\\xff\\xfe ok')").stdout == "\ufffd\ufffd ok"
+
+
+def test_a_missing_bubblewrap_is_refused_with_the_way_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    check_sandbox.cache_clear()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for refused in (python_tool, lambda: run("open('/tmp/turnwise-unprotected', 'w')")):
+        with pytest.raises(ValueError, match="apt install bubblewrap"):
+            refused()
+    assert not Path("/tmp/turnwise-unprotected").exists()
+
+
+def test_a_machine_that_forbids_namespaces_is_refused_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    check_sandbox.cache_clear()
+    forbidding = tmp_path / "bwrap"
+    forbidding.write_text("#!/bin/sh\necho 'No permissions to create new namespace' >&2\nexit 1\n")
+    forbidding.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(ValueError, match=r"No permissions .* allow unprivileged user namespaces"):
+        python_tool()
+
+
+def test_limits_must_be_positive():
+    with pytest.raises(ValueError, match="wall_seconds must be above zero"):
+        Limits(wall_seconds=0)
