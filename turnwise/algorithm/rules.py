@@ -70,7 +70,7 @@ def _gradient_warnings(row: Algorithm) -> Iterator[str]:
 
 def _staleness_warnings(row: Algorithm) -> Iterator[str]:
     if row.surrogate.kind in ON_POLICY_ONLY and row.updates_per_rollout > 1:
-        yield f"surrogate={row.surrogate.kind} is wrong off-policy, after the first update; set epochs and minibatches to 1"
+        yield f"surrogate={row.surrogate.kind} is wrong after the first update; set epochs and minibatches to 1"
     if row.max_lag > 0 and not row.needs_sampler_logprobs:
         yield f"max_lag={row.max_lag} leaves stale turns uncorrected; set mismatch to truncated or ratio.against to mu"
     if row.scale.kind != "none" and row.updates_per_rollout == 1 and row.max_lag == 0:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from turnwise.ops.chains import chain
+from turnwise.ops.chains import Chain, chain
 from turnwise.ops.credit import Credit
 from turnwise.ops.groups import anchor_state, group_mean, leave_one_out
 from turnwise.ops.parameters import Discount
@@ -49,15 +49,13 @@ def split_gae(
     """
     links = chain(batch)
     value_M = links.pick(_values(batch))
-    gamma = torch.where(links.closes_M, value_M.new_tensor(gamma_turn), value_M.new_tensor(gamma_token))
-    lam = torch.where(links.closes_M, value_M.new_tensor(lam_turn), value_M.new_tensor(lam_token))
     advantage_M = _walk(
         reward=links.pick(batch.reward_T),
         value=value_M,
-        beyond=links.beyond(required=True),
+        after=links.after_tokens(required=True),
         ends=links.ends_M,
-        gamma=gamma,
-        lam=lam,
+        gamma=_at_turn_ends(links, gamma_turn, gamma_token),
+        lam=_at_turn_ends(links, lam_turn, lam_token),
     )
     return Credit(advantage_T=links.put(advantage_M), return_T=links.put(advantage_M + value_M))
 
@@ -71,12 +69,12 @@ def turn_gae(batch: TokenBatch, *, gamma: Discount = 1.0, lam: Discount = 1.0) -
     V(s_k) is the value at the turn's first token, that is, of the state before the turn. As in GEM's PPO (2510.01051).
     """
     links = chain(batch)
-    value_J = links.pick(_values(batch))[links.opens_M]
+    value_J = links.pick(_values(batch))[links.open_J]
     advantage_J = _walk(
         reward=links.per_turn(batch.reward_T),
         value=value_J,
-        beyond=links.beyond(required=True)[links.closes_M],
-        ends=links.ends_M[links.closes_M],
+        after=links.after_turns(required=True),
+        ends=links.ends_J,
         gamma=gamma,
         lam=lam,
     )
@@ -98,12 +96,12 @@ def bilevel_gae(
     """
     links = chain(batch)
     value_M = links.pick(_values(batch))
-    end_value_J = value_M[links.closes_M]
+    end_value_J = value_M[links.close_J]
     advantage_J = _walk(
         reward=links.per_turn(batch.reward_T),
         value=end_value_J,
-        beyond=links.beyond(required=True)[links.closes_M],
-        ends=links.ends_M[links.closes_M],
+        after=links.after_turns(required=True),
+        ends=links.ends_J,
         gamma=gamma_turn,
         lam=lam,
     )
@@ -111,7 +109,7 @@ def bilevel_gae(
     advantage_M = _walk(
         reward=target_M,
         value=value_M,
-        beyond=torch.zeros_like(value_M),
+        after=torch.zeros_like(value_M),
         ends=links.closes_M,
         gamma=gamma_token,
         lam=lam,
@@ -141,11 +139,19 @@ def _values(batch: TokenBatch) -> Tensor:
     return batch.value_T
 
 
+def _at_turn_ends(links: Chain, at_end: float, inside: float) -> Tensor | float:
+    """One number on a turn's last token and another inside it; a plain float when they agree."""
+    if at_end == inside:
+        return inside
+    like = links.batch.reward_T
+    return torch.where(links.closes_M, like.new_tensor(at_end), like.new_tensor(inside))
+
+
 def _walk(
-    *, reward: Tensor, value: Tensor, beyond: Tensor, ends: Tensor, gamma: Tensor | float, lam: Tensor | float
+    *, reward: Tensor, value: Tensor, after: Tensor, ends: Tensor, gamma: Tensor | float, lam: Tensor | float
 ) -> Tensor:
     """GAE along a chain of links (tokens or turns): A = δ + γ λ A_next, δ = r + γ V_next − V."""
-    following = torch.where(ends, beyond, torch.cat([value[1:], value[:1]]))
+    following = torch.where(ends, after, torch.cat([value[1:], value[:1]]))
     delta = reward + gamma * following - value
     return reverse_scan(delta, gamma * lam * (~ends).to(delta))
 

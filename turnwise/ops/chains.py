@@ -4,6 +4,7 @@ Environment tokens are not links of the chain: no discount is spent on them and 
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,65 +15,87 @@ from turnwise.types import TokenBatch
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """Links in order, one per sampled token (`_M`). For `Turn`'s example episode:
+    """Links in order, one per sampled token (`_M`), and the turns that have any (`_J`). For `Turn`'s example episode:
 
     token_M = [3, 4, 5, 8, 9]          rows of the batch
-    turn_M  = [0, 0, 0, 1, 1]          turns counted without the empty ones
     opens_M = [1, 0, 0, 1, 0]          first token of its turn
     closes_M = [0, 0, 1, 0, 1]         last token of its turn
     ends_M  = [0, 0, 0, 0, 1]          last sampled token of the trajectory
+    ends_J  = [0, 1]                   last turn of the trajectory that sampled anything
     """
 
     batch: TokenBatch
     token_M: Tensor
-    turn_M: Tensor
     opens_M: Tensor
     closes_M: Tensor
-    ends_M: Tensor
+    ends_J: Tensor
+
+    @cached_property
+    def close_J(self) -> Tensor:
+        """Each turn's last link."""
+        return self.closes_M.nonzero().squeeze(1)
+
+    @cached_property
+    def open_J(self) -> Tensor:
+        """Each turn's first link."""
+        return self.opens_M.nonzero().squeeze(1)
+
+    @cached_property
+    def ends_M(self) -> Tensor:
+        ends_M = torch.zeros_like(self.closes_M)
+        ends_M[self.close_J[self.ends_J]] = True
+        return ends_M
+
+    @cached_property
+    def turn_M(self) -> Tensor:
+        """Each link's turn, counted without the empty ones."""
+        return self.opens_M.cumsum(0) - 1
 
     @property
     def turns(self) -> int:
-        return int(self.opens_M.sum())
+        return self.ends_J.numel()
 
     def pick(self, values_T: Tensor) -> Tensor:
         """The entries of a token stream that lie on the chain."""
-        return values_T[self.token_M]
+        return values_T.index_select(0, self.token_M)
 
     def put(self, values_M: Tensor) -> Tensor:
         """Back to a token stream; zero on environment tokens."""
-        values_T = values_M.new_zeros(self.batch.tokens)
-        values_T[self.token_M] = values_M
-        return values_T
+        return values_M.new_zeros(self.batch.tokens).index_copy_(0, self.token_M, values_M)
 
     def per_turn(self, values_T: Tensor) -> Tensor:
         """Sum of a token stream over each turn that sampled anything."""
         return segment_sum(self.pick(values_T), self.turn_M, self.turns)
 
-    def beyond(self, *, required: bool) -> Tensor:
-        """Value of what follows the chain's end: the bootstrap of a cut episode, else 0."""
+    def after_turns(self, *, required: bool) -> Tensor:
+        """Value of what follows each turn's trajectory: at its last turn the bootstrap of a cut episode, else 0."""
         batch = self.batch
+        after_J = batch.reward_T.new_zeros(self.turns)
         if batch.bootstrap_S is not None:
-            value_T = torch.where(batch.truncated_S, batch.bootstrap_S, 0)[batch.sequence_T]
-            return torch.where(self.ends_M, self.pick(value_T), 0)
-        if required and bool(batch.truncated_S.any()):
+            value_S = torch.where(batch.truncated_S, batch.bootstrap_S, 0)
+            after_J[self.ends_J] = value_S[batch.sequence_T[self.token_M[self.close_J[self.ends_J]]]]
+        elif required and bool(batch.truncated_S.any()):
             name = batch.trajectory_names[int(batch.trajectory_S[batch.truncated_S][0])]
             raise ValueError(
                 f"trajectory {name!r} was truncated and has no bootstrap value; "
                 "let the critic fill in bootstrap_S, or set Trajectory.bootstrap"
             )
-        return batch.reward_T.new_zeros(self.token_M.numel())
+        return after_J
+
+    def after_tokens(self, *, required: bool) -> Tensor:
+        """The same per link: zero but for the last sampled token of a cut episode."""
+        after_J = self.after_turns(required=required)
+        return after_J.new_zeros(self.token_M.numel()).index_copy_(0, self.close_J, after_J)
 
 
 def chain(batch: TokenBatch) -> Chain:
     """Link the sampled tokens of each trajectory."""
     _require_whole_trajectories(batch)
     token_M = batch.sampled_T.nonzero().squeeze(1)
-    turn_M = batch.turn_T[token_M]
-    trajectory_M = batch.trajectory_S[batch.sequence_T[token_M]]
+    turn_M = batch.turn_T.index_select(0, token_M)
     opens_M, closes_M = _edges(turn_M)
-    _, ends_M = _edges(trajectory_M)
-    ordinal_M = opens_M.cumsum(0) - 1
-    return Chain(batch=batch, token_M=token_M, turn_M=ordinal_M, opens_M=opens_M, closes_M=closes_M, ends_M=ends_M)
+    _, ends_J = _edges(batch.trajectory_S[batch.sequence_K[turn_M[closes_M]]])
+    return Chain(batch=batch, token_M=token_M, opens_M=opens_M, closes_M=closes_M, ends_J=ends_J)
 
 
 def _edges(run: Tensor) -> tuple[Tensor, Tensor]:

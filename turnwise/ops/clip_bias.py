@@ -42,7 +42,7 @@ def loss_norm_squared(coefficient_T: Tensor) -> Tensor:
 
 def logit_norm_squared(coefficient_T: Tensor, logprob_T: Tensor, collision_T: Tensor) -> Tensor:
     """‖C‖² in the space of logits: Σ_t c_t² ‖e_{y_t} − π_t‖² = Σ_t c_t² (1 − 2 π(y_t) + Σ_v π_v²). No backward pass."""
-    distance_T = 1 - 2 * logprob_T.detach().exp() + collision_T.detach()
+    distance_T = (1 - 2 * logprob_T.detach().exp() + collision_T.detach()).clamp_min(0)
     return (coefficient_T.square() * torch.where(coefficient_T == 0, 0, distance_T)).sum()
 
 

@@ -81,7 +81,7 @@ def anchor_state(batch: TokenBatch, *, omega: NonNegative = 1.0, gamma: Discount
     episode_T = table.to_tokens(_compare(table.return_N, table.group_N, table.groups, std))
     links = chain(batch)
     return_J = turn_returns(links, gamma=gamma)
-    anchor_J = batch.anchor_K[links.pick(batch.turn_T)[links.opens_M]]
+    anchor_J = batch.anchor_K[links.pick(batch.turn_T)[links.open_J]]
     anchors = int(batch.anchor_K.max()) + 1 if batch.turns else 0
     step_J = _compare(return_J, anchor_J, anchors, std)
     return Credit(advantage_T=episode_T + omega * links.put(spread(step_J, links.turn_M)))

@@ -58,7 +58,7 @@ def batch_turns(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce, *, eps: 
     Return batch normalisation (ReBN) of GEM, 2510.01051. Population std. Needs advantages that are constant in a turn.
     """
     links = chain(batch)
-    mean, std = _moments(links.pick(advantage_T)[links.opens_M], reduce)
+    mean, std = _moments(links.pick(advantage_T)[links.open_J], reduce)
     return torch.where(batch.sampled_T, (advantage_T - mean) / (std + eps), 0)
 
 

@@ -46,12 +46,21 @@ def reverse_scan(values: Tensor, decay: Tensor) -> Tensor:
     Doubling: after j rounds y_t holds the terms up to t + 2^j, so a chain of n tokens takes log2(n) vector
     operations and no loop over tokens. Nothing is divided, so decays may be zero.
     """
-    total, factor = values.clone(), decay.clone()
-    step = 1
-    while step < total.numel() and bool(factor.any()):
-        total[:-step] += factor[:-step] * total[step:]
-        factor[:-step] *= factor[step:].clone()
-        # Beyond the end there is nothing to add: a chain that reaches it is complete.
-        factor[-step:] = 0
+    total, spare, factor = values.clone(), torch.empty_like(values), decay
+    longest, step = _longest_chain(decay), 1
+    while step < longest:
+        # total is now right for `step` terms, and factor_t = d_t … d_{t+step−1}.
+        factor = factor[: total.numel() - step]
+        torch.addcmul(total[:-step], factor, total[step:], out=spare[:-step])
+        spare[-step:] = total[-step:]
+        total, spare = spare, total
+        factor = factor[:-step] * factor[step:]
         step *= 2
     return total
+
+
+def _longest_chain(decay: Tensor) -> int:
+    """Number of links of the longest run that no zero decay interrupts."""
+    breaks = (decay == 0).nonzero().squeeze(1)
+    ends = torch.cat([breaks.new_full((1,), -1), breaks, breaks.new_full((1,), decay.numel() - 1)])
+    return int(ends.diff().max())
