@@ -1,0 +1,49 @@
+"""Keeps answers away from scorers that run them as Python.
+
+Some reasoning-gym families hand the answer to `eval` or to `sympy.parse_expr`, which is `eval` too. A policy under
+training writes whatever pays, so for these families only plain data and plain mathematics may reach the scorer.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+LITERAL_FAMILIES = frozenset({"binary_matrix", "n_queens", "spiral_matrix", "string_insertion"})
+"""Families that `eval` an answer to accept a Python list."""
+EXPRESSION_FAMILIES = frozenset(
+    {"countdown", "intermediate_integration", "polynomial_multiplication", "puzzle24", "simple_integration"}
+)
+"""Families that let sympy parse the answer."""
+
+_FUNCTIONS = frozenset(
+    "sqrt exp log ln sin cos tan cot sec csc asin acos atan sinh cosh tanh asinh acosh atanh erf Abs abs pi".split()
+)
+_CHARACTERS = re.compile(r"[A-Za-z0-9\s+\-*/^().,]*")
+_WORD = re.compile(r"[A-Za-z]+")
+
+
+def is_harmless(family: str, answer: str) -> bool:
+    """Whether the scorer of `family` can be given this answer without running code of the policy's choosing."""
+    if family in LITERAL_FAMILIES:
+        return _is_code_free(answer)
+    if family in EXPRESSION_FAMILIES:
+        return _is_mathematics(answer)
+    return True
+
+
+def _is_code_free(text: str) -> bool:
+    """True for a Python literal or a bare name, and for text that is no Python: `eval` refuses that unrun."""
+    try:
+        ast.literal_eval(text)
+    except SyntaxError:
+        return True
+    except (MemoryError, RecursionError, TypeError, ValueError):
+        return text.strip().isidentifier()
+    return True
+
+
+def _is_mathematics(text: str) -> bool:
+    """Numbers, operators, one-letter symbols and elementary functions; no quotes, attributes or other names."""
+    words = _WORD.findall(text)
+    return bool(_CHARACTERS.fullmatch(text)) and all(len(word) == 1 or word in _FUNCTIONS for word in words)
