@@ -2,15 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from turnwise import __version__
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+Settings = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Arguments of the environment: split=test hops=2")
+]
+
+
+@contextmanager
+def one_message() -> Iterator[None]:
+    """A mistake of the user ends the command with one line on stderr and exit code 2."""
+    try:
+        yield
+    except ValueError as error:
+        typer.echo(f"turnwise: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def parse_settings(settings: list[str] | None) -> dict[str, Any]:
+    """`["hops=2", "split=test"]` as arguments: values are JSON where they can be, else text."""
+    return dict(_parse_setting(setting) for setting in settings or [])
+
+
+def _parse_setting(setting: str) -> tuple[str, Any]:
+    key, equals, value = setting.partition("=")
+    if not equals or not key.isidentifier():
+        raise ValueError(f"cannot read {setting!r}; write arguments as key=value")
+    try:
+        return key, json.loads(value)
+    except json.JSONDecodeError:
+        return key, value
 
 
 def _show_version(wanted: bool) -> None:
@@ -40,3 +74,38 @@ def envs(
         if pattern.lower() in f"{spec.id} {spec.summary}".lower():
             table.add_row(spec.id, spec.summary, spec.extra or "")
     Console().print(table if table.row_count else f"no environment matches {pattern!r}")
+
+
+@app.command("check-env")
+def check_env_command(
+    env_id: Annotated[str, typer.Argument(metavar="ID")],
+    settings: Settings = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 5,
+    deadline: Annotated[float, typer.Option(min=0.01, help="Seconds that one reset or step may take.")] = 10.0,
+) -> None:
+    """Examine an environment; exit code 1 when it has defects."""
+    from turnwise.envs.check import check_env
+
+    with one_message():
+        report = check_env(env_id, kwargs=parse_settings(settings), seeds=seeds, deadline=deadline)
+    colours = {"pass": "green", "note": "yellow", "defect": "bold red"}
+    table = Table("check", "verdict", "finding", box=None, pad_edge=False)
+    for finding in report.findings:
+        table.add_row(finding.check, Text(finding.verdict, colours[finding.verdict]), Text(finding.text))
+    console = Console()
+    console.print(table)
+    console.print(f"{report.env}: " + ("fit for training" if report.ok else f"{len(report.defects)} defects"))
+    raise typer.Exit(0 if report.ok else 1)
+
+
+@app.command()
+def play(
+    env_id: Annotated[str, typer.Argument(metavar="ID")],
+    settings: Settings = None,
+    seed: Annotated[int, typer.Option(help="Which episode to play.")] = 0,
+) -> None:
+    """Play an environment in the terminal, one line per turn. Ctrl-D ends the game."""
+    from turnwise.envs.play import play_in_terminal
+
+    with one_message():
+        play_in_terminal(env_id, parse_settings(settings), seed=seed)

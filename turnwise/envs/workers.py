@@ -150,11 +150,12 @@ class RandomAction:
         self.generator = generator
 
     def __call__(self, env: Env) -> tuple[str, Any]:
-        own, env.rng = env.rng, self.generator
+        owner = getattr(env, "unwrapped", env)  # a wrapper reads the generator of what it wraps
+        own, owner.rng = owner.rng, self.generator
         try:
             return env.sample_random_action(), self.generator.getstate()
         finally:
-            env.rng = own
+            owner.rng = own
 
 
 class Workers:

@@ -1,0 +1,87 @@
+"""The env doctor: sound environments pass, every kind of broken one is found by the check that should find it."""
+
+import random
+from pathlib import Path
+
+import pytest
+from broken import BROKEN, HangingStep, Sound
+
+from turnwise.envs import specs
+from turnwise.envs.check import CHECKS, check_env
+from turnwise.envs.wrappers import TurnLimit
+
+
+def defects(report):
+    return {finding.check: finding.text for finding in report.defects}
+
+
+def test_a_sound_environment_passes_every_check():
+    report = check_env(Sound, seeds=5)
+    assert defects(report) == {}
+    assert [finding.check for finding in report.findings] == list(CHECKS)
+    verdicts = {finding.check: (finding.verdict, finding.text) for finding in report.findings}
+    assert verdicts["oracle"] == ("pass", "success on 5 seeds, 1.0 turns on average")
+    assert verdicts["zero actions"] == ("pass", "0 is understood")
+    assert verdicts["group variance"][0] == "pass"
+
+
+def test_a_wrapped_environment_passes_and_its_random_tries_differ():
+    report = check_env(lambda: TurnLimit(Sound(), max_turns=3), seeds=3)
+    assert defects(report) == {}
+    assert {finding.check: finding.verdict for finding in report.findings}["group variance"] == "pass"
+
+
+@pytest.mark.parametrize(("env", "check"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", value))
+def test_each_defect_is_found_by_its_check(env, check):
+    report = check_env(env, seeds=4, deadline=0.3 if env is HangingStep else 5.0)
+    assert not report.ok
+    assert check in defects(report)
+
+
+def test_a_hang_is_called_a_hang():
+    assert defects(check_env(HangingStep, seeds=1, deadline=0.2)) == {"returns": "hangs: no answer within 0.2 s"}
+
+
+def test_the_doctor_leaves_the_global_generators_alone():
+    random.seed(3)
+    expected = random.Random(3).random()
+    check_env(next(iter(BROKEN)), seeds=2)
+    assert random.random() == expected
+
+
+def test_arguments_that_the_environment_refuses_are_the_callers_mistake():
+    with pytest.raises(ValueError, match="Sound cannot be built: ValueError: unknown split 'tset'"):
+        check_env(Sound, kwargs={"split": "tset"})
+
+
+def test_unknown_ids_and_no_seeds_are_refused():
+    with pytest.raises(ValueError, match="unknown environment 'no/such'"):
+        check_env("no/such")
+    with pytest.raises(ValueError, match="seeds must be at least 1"):
+        check_env(Sound, seeds=0)
+
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+FILES = {
+    "math/gsm8k": {"questions": DATA / "gsm8k" / "train.jsonl"},
+    "search/qa": {
+        "questions": DATA / "multihop" / "hotpotqa_train.json",
+        "corpus": DATA / "multihop" / "hotpotqa_train_corpus.json",
+    },
+}
+"""Environments that read the user's files, and real files for them."""
+
+
+@pytest.mark.parametrize("env_id", [spec.example or spec.id for spec in specs()])
+def test_the_doctor_finds_nothing_wrong_with_a_built_in_environment(env_id):
+    files = FILES.get(env_id, {})
+    if missing := [path for path in files.values() if not path.is_file()]:
+        pytest.skip(f"{missing[0].name} is not beside the repository")
+    arguments = {name: str(path) for name, path in files.items()}
+    try:
+        report = check_env(env_id, kwargs=arguments, seeds=2, turns=6, deadline=60.0)
+    except ValueError as error:
+        if "pip install 'turnwise[" not in str(error):
+            raise
+        pytest.skip(str(error))
+    assert defects(report) == {}

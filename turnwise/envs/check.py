@@ -1,0 +1,100 @@
+"""The env doctor: plays an environment in many ways and says what would spoil a training run.
+
+`check_env("games/hanoi")` returns a Report; the command is `turnwise check-env games/hanoi`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from turnwise.envs import check_measures, check_probes
+from turnwise.envs.base import Env
+from turnwise.envs.check_play import Outcome, Patient, Verdict
+from turnwise.envs.faults import EpisodeError
+from turnwise.envs.process import EnvSource
+from turnwise.envs.workers import Workers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What one check found: `Finding(check="reward range", verdict="defect", text="seed 0: reward 2.0 ...")`."""
+
+    check: str
+    verdict: Verdict
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All findings about one environment. Notes are worth knowing; only defects make it unfit."""
+
+    env: str
+    findings: list[Finding]
+
+    @property
+    def defects(self) -> list[Finding]:
+        """The findings that must be repaired."""
+        return [finding for finding in self.findings if finding.verdict == "defect"]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no defect."""
+        return not self.defects
+
+
+def check_env(
+    env: str | Callable[..., Env],
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    seeds: int = 5,
+    turns: int = 30,
+    deadline: float = 10.0,
+) -> Report:
+    """Examine an environment on `seeds` seeds; no reset or step may take longer than `deadline` seconds."""
+    if seeds < 1:
+        raise ValueError(f"seeds must be at least 1, got {seeds}")
+    source = EnvSource(env=env, kwargs=kwargs or {})
+    _ = source.spec  # an unknown id raises before anything is played
+    with check_probes.keep_global_generators():
+        return asyncio.run(_examine(source, seeds, turns, deadline))
+
+
+async def _examine(source: EnvSource, seeds: int, turns: int, deadline: float) -> Report:
+    # Always in a thread, whatever the environment asks for: a hang must not take the doctor down, and changes to the
+    # global generators of this process must be visible.
+    workers = Workers(execution="thread")
+    patient = Patient(source=source, workers=workers, seeds=seeds, turns=turns, deadline=deadline)
+    findings: list[Finding] = []
+    try:
+        await patient.ask(lambda env: None)
+    except EpisodeError as error:
+        raise ValueError(f"{source.name} cannot be built: {error}") from error
+    for name, check in CHECKS.items():
+        try:
+            verdict, text = await check(patient)
+        except EpisodeError as error:
+            verdict, text = "defect", f"hangs: {error}" if error.timed_out else str(error)
+        findings.append(Finding(check=name, verdict=verdict, text=text))
+        if name == "returns" and verdict == "defect":
+            break  # nothing else can be learnt from an environment that cannot be played
+    return Report(env=source.name, findings=findings)
+
+
+CHECKS: dict[str, Callable[[Patient], Awaitable[Outcome]]] = {
+    "returns": check_probes.returns,
+    "determinism": check_probes.determinism,
+    "global generators": check_probes.global_generators,
+    "reset leaks": check_probes.reset_leaks,
+    "snapshots": check_probes.snapshots,
+    "oracle": check_probes.oracle,
+    "zero actions": check_probes.zero_actions,
+    "hostile actions": check_probes.hostile_actions,
+    "reward range": check_measures.reward_range,
+    "group variance": check_measures.group_variance,
+    "latency": check_measures.latency,
+    "growth": check_measures.growth,
+}
+"""In the order in which they run and are shown; measurements come last, when much has been played."""

@@ -1,0 +1,51 @@
+"""The doctor's measurements: rewards, times and lengths, mostly of what the other checks have played already."""
+
+from __future__ import annotations
+
+import statistics
+from operator import attrgetter
+
+from turnwise.envs.check_play import Outcome, Patient
+
+_GROUP = 8
+_SLOW_INLINE_SECONDS = 0.05
+_FAST_GROWTH = 500
+
+
+async def reward_range(patient: Patient) -> Outcome:
+    """No reward seen so far lies outside the declared range."""
+    low, high = await patient.ask(attrgetter("reward_range"))
+    rewards = [moment.reward for transcript in patient.seen for moment in transcript.moments]
+    if min(rewards) < low - 1e-9 or max(rewards) > high + 1e-9:
+        seen = f"[{min(rewards):g}, {max(rewards):g}]"
+        return "defect", f"rewards in {seen}, but reward_range is [{low:g}, {high:g}]"
+    return "pass", f"[{min(rewards):g}, {max(rewards):g}] within [{low:g}, {high:g}]"
+
+
+async def group_variance(patient: Patient) -> Outcome:
+    """Whether random tries at one task differ in reward: where none ever does, group methods learn nothing."""
+    rewards = [(await patient.play_new(patient.random_player(f"try {index}"), 0)).reward for index in range(_GROUP)]
+    text = f"{_GROUP} random tries earn {statistics.mean(rewards):.3g} +- {statistics.pstdev(rewards):.3g}"
+    return ("pass", text) if len(set(rewards)) > 1 else ("note", f"{text}: no signal for a group baseline")
+
+
+async def latency(patient: Patient) -> Outcome:
+    """How long steps take, and whether that suits where they run."""
+    seconds = sorted(moment.seconds for transcript in patient.seen for moment in transcript.moments)
+    middle, slow = statistics.median(seconds), seconds[int(0.95 * (len(seconds) - 1))]
+    text = f"a step takes {1000 * middle:.2f} ms (median), {1000 * slow:.2f} ms (95%)"
+    place = await patient.ask(attrgetter("execution"))
+    if place == "inline" and slow > _SLOW_INLINE_SECONDS:
+        return "note", f"{text}: set execution to 'thread' (it waits) or 'process' (it computes)"
+    return "pass", f"{text}, {place}"
+
+
+async def growth(patient: Patient) -> Outcome:
+    """How many characters an observation has, and how many more with every turn."""
+    lengths = [
+        (turn, len(moment.observation)) for transcript in patient.seen for turn, moment in enumerate(transcript.moments)
+    ]
+    turns, sizes = zip(*lengths, strict=True)
+    slope = statistics.linear_regression(turns, sizes).slope if len(set(turns)) > 1 else 0.0
+    text = f"{statistics.mean(sizes):.0f} characters an observation, {slope:+.1f} with each turn"
+    return ("note" if slope > _FAST_GROWTH else "pass"), text

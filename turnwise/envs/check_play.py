@@ -1,0 +1,161 @@
+"""How the env doctor plays: whole episodes written down, so that two of them can be compared."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from turnwise.envs.base import Env, Info
+from turnwise.envs.faults import EpisodeError
+from turnwise.envs.process import EnvSource
+from turnwise.envs.workers import Host, Workers
+
+_MEANINGFUL = ("success", "valid", "state_key", "reward_parts", "parsed_action", "seat", "rewards")
+"""The info keys that must repeat; others may hold timings."""
+_PLAIN_ACTIONS = ("1", "yes", "look", r"\boxed{2}", "<answer>A</answer>")
+"""What to say where the environment cannot name a random action."""
+
+Choose = Callable[[Host], Awaitable[str]]
+Verdict = Literal["pass", "note", "defect"]
+Outcome = tuple[Verdict, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """One step: what was said and what came back."""
+
+    action: str
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: Info
+    seconds: float = field(compare=False)
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode ended here."""
+        return self.terminated or self.truncated
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transcript:
+    """One episode as far as it was played."""
+
+    seed: int
+    first: str
+    info: Info
+    moments: list[Moment]
+
+    @property
+    def reward(self) -> float:
+        """Sum of all rewards."""
+        return sum(moment.reward for moment in self.moments)
+
+    @property
+    def success(self) -> bool:
+        """What the environment said at the end, else whether any reward was earned."""
+        return bool(self.moments) and bool(self.moments[-1].info.get("success", self.reward > 0))
+
+    def difference(self, other: Transcript) -> str | None:
+        """Where `other` departs from this one, in words; None when it does not."""
+        if (self.first, self.info) != (other.first, other.info):
+            return f"seed {self.seed}, reset: {_shorten(self.first)} became {_shorten(other.first)}"
+        for turn, (mine, theirs) in enumerate(zip(self.moments, other.moments, strict=False), start=1):
+            for part in ("action", "observation", "reward", "terminated", "truncated", "info"):
+                before, after = getattr(mine, part), getattr(theirs, part)
+                if before != after:
+                    return f"seed {self.seed}, turn {turn}: {part} {_shorten(before)} became {_shorten(after)}"
+        return None
+
+
+@dataclass(kw_only=True)
+class Patient:
+    """The environment under examination, and everything that it has been seen to do."""
+
+    source: EnvSource
+    workers: Workers
+    seeds: int
+    turns: int
+    deadline: float
+    seen: list[Transcript] = field(default_factory=list[Transcript])
+    can_sample: bool = True
+
+    @asynccontextmanager
+    async def instance(self) -> AsyncIterator[Host]:
+        """Another instance of the environment, closed at the end."""
+        host = await self.workers.open(self.source, deadline=self.deadline)
+        try:
+            yield host
+        finally:
+            await host.close(deadline=self.deadline)
+
+    async def ask(self, job: Callable[[Env], Any]) -> Any:
+        """What `job` says about a new instance."""
+        async with self.instance() as host:
+            return await host.call(job, deadline=self.deadline)
+
+    def random_player(self, seed: int | str) -> Choose:
+        """Plays random well-formed actions; equal seeds choose equally."""
+        generator = random.Random(f"player:{seed}")
+
+        async def choose(host: Host) -> str:
+            if not self.can_sample:
+                return generator.choice(_PLAIN_ACTIONS)
+            action = await host.random_action(generator, deadline=self.deadline)
+            if not isinstance(action, str):
+                raise EpisodeError(f"sample_random_action must return a string, got {_shorten(action)}")
+            return action
+
+        return choose
+
+    async def reset(self, host: Host, seed: int) -> tuple[str, Info]:
+        """Start an episode; keeps the part of info that must repeat."""
+        observation, info = await host.reset(seed, None, deadline=self.deadline)
+        return observation, _meaningful(info)
+
+    async def step(self, host: Host, action: str) -> Moment:
+        """One step, written down."""
+        started = time.perf_counter()
+        observation, reward, terminated, truncated, info = await host.step(action, deadline=self.deadline)
+        return Moment(
+            action=action,
+            observation=observation,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            info=_meaningful(info),
+            seconds=time.perf_counter() - started,
+        )
+
+    async def play(self, host: Host, choose: Choose, seed: int, *, turns: int | None = None) -> Transcript:
+        """One episode on this instance, at most `turns` long."""
+        first, info = await self.reset(host, seed)
+        transcript = Transcript(seed=seed, first=first, info=info, moments=await self.go_on(host, choose, turns))
+        self.seen.append(transcript)
+        return transcript
+
+    async def go_on(self, host: Host, choose: Choose, turns: int | None = None) -> list[Moment]:
+        """Play on from the present state."""
+        moments: list[Moment] = []
+        while len(moments) < (turns or self.turns) and not (moments and moments[-1].over):
+            moments.append(await self.step(host, await choose(host)))
+        return moments
+
+    async def play_new(self, choose: Choose, seed: int, *, turns: int | None = None) -> Transcript:
+        """One episode on a new instance."""
+        async with self.instance() as host:
+            return await self.play(host, choose, seed, turns=turns)
+
+
+def _meaningful(info: Info) -> Info:
+    return {key: info[key] for key in _MEANINGFUL if key in info}
+
+
+def _shorten(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:28]} ... {text[-28:]}"
