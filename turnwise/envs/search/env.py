@@ -86,7 +86,7 @@ class SearchEnv(Env):
             info["parsed_action"] = str(parsed)
         if last:
             return self._end(LAST_TURN, 0.0, {**info, "success": False, "em": 0.0, "f1": 0.0})
-        self.observation = self._look_up(parsed.text) if parsed is not None else INVALID
+        self.observation = self._look_up(parsed.text) if parsed is not None else self._refuse()
         if self.turn == self.max_searches:
             self.observation += f"\n{LAST_TURN}"
         return self.observation, 0.0, False, False, {**info, "state_key": self.history}
@@ -117,6 +117,10 @@ class SearchEnv(Env):
         documents = self._retrieve(query)
         self.history += f" > {','.join(str(document.number) for document in documents)}"
         return show(documents, characters=self.document_characters)
+
+    def _refuse(self) -> str:
+        self.history += " > invalid"
+        return INVALID
 
     def _retrieve(self, query: str) -> list[Document]:
         documents = self.retriever.search(query, self.top_k + self.distractors)
