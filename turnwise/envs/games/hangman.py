@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
+from functools import lru_cache
 
 from turnwise.envs.games.game import Game, Move
 from turnwise.envs.games.words import words
@@ -58,18 +58,23 @@ class Hangman:
         return rng.choice([letter for letter in _ALPHABET if letter not in self.tried])
 
     def oracle(self) -> str:
-        """The untried letter that the most consistent words contain."""
-        untried = f"[^{''.join(sorted(self.tried)) or '_'}]"
-        pattern = re.compile("".join(untried if letter == "_" else letter for letter in self._mask()))
-        consistent = [word for word in words(*self.lengths) if pattern.fullmatch(word)]
-        counts = Counter(letter for word in consistent for letter in sorted(set(word) - self.tried))
-        return max(counts, key=lambda letter: (counts[letter], letter))
+        """The untried letter that the most words still possible contain."""
+        return likeliest_letter(self._mask(), "".join(sorted(self.tried)))
 
     def _mask(self) -> str:
         return "".join(letter if letter in self.tried else "_" for letter in self.word)
 
     def _misses(self) -> set[str]:
         return self.tried.difference(self.word)
+
+
+@lru_cache(maxsize=4096)
+def likeliest_letter(mask: str, tried: str) -> str:
+    """The letter that most of the listed words that fit the mask contain; of equals, the first in the alphabet."""
+    fitting = re.compile(mask.replace("_", f"[^{tried}]" if tried else "."))
+    possible = [word for word in words(len(mask)) if fitting.fullmatch(word)]
+    untried = [letter for letter in _ALPHABET if letter not in tried]
+    return max(untried, key=lambda letter: sum(letter in word for word in possible))
 
 
 def hangman(*, lengths: tuple[int, ...], lives: int, max_turns: int, dense: bool = False, split: str = "train") -> Game:

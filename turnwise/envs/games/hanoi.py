@@ -33,11 +33,11 @@ class Hanoi:
     def parse(self, text: str) -> str | None:
         """Two pegs: from, to."""
         found = _MOVE.fullmatch(text)
-        return "".join(found.groups()).upper() if found else None
+        return " ".join(found.groups()).upper() if found else None
 
     def play(self, action: str) -> Move:
         """Move the top disk of one peg to another."""
-        source, target = action
+        source, target = action.split()
         disk, beneath = self._top(source), self._top(target)
         if disk >= beneath:  # an empty peg counts as a disk larger than all, so this also catches an empty source
             return Move(text=f"That move is not allowed.\n{self.state_key()}", valid=False)

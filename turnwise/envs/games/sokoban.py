@@ -30,7 +30,7 @@ class Sokoban:
         """Draw rooms until backward play takes every box off the goals, but not too far."""
         draw_until(lambda: self._draw(rng), "choose a larger room, fewer boxes or more pulls")
         return (
-            "Sokoban: you are @ (+ on a goal). Go up, down, left or right and push every box $ onto a goal . (it becomes "
+            "Sokoban: you are @ (+ on a goal). Go up, down, left or right and push every box $ onto a goal . (then "
             f"*); # is wall. Answer like this: \\boxed{{up}}\n{self.state_key()}"
         )
 
