@@ -165,7 +165,20 @@ def test_a_task_can_be_replayed_even_through_json() -> None:
     assert replayed["task"] == info["task"]
 
 
-@pytest.mark.parametrize("task", [{}, {"question": "who ?"}, "who ?", {**draw(Random(0)).as_dict(), "other": 1}])
+PLAIN = draw(Random(0)).as_dict()
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {},
+        {"question": "who ?"},
+        "who ?",
+        {**PLAIN, "other": 1},
+        {**PLAIN, "answers": "amman"},
+        {**PLAIN, "answers": []},
+    ],
+)
 def test_a_task_of_the_wrong_shape_is_reported(task: Any) -> None:
     with pytest.raises(ValueError, match="answers, hops, id, queries, question, split"):
         build().reset(task=task)
@@ -190,6 +203,14 @@ def test_the_oracle_asks_what_is_left_and_changes_nothing() -> None:
     assert env.oracle() == "<search>mahis</search>"
     env.step("<search>country capital</search>")
     assert env.oracle() == "<search>mahis</search>"
+
+
+def test_random_actions_are_well_formed_even_after_a_hint_full_of_tags() -> None:
+    env = build(max_searches=3)
+    for seed in range(50):
+        env.reset(seed=seed)
+        env.step("no tag")
+        assert env.step(env.sample_random_action())[4].get("valid", True)
 
 
 def test_stepping_without_an_episode_says_what_to_do() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from turnwise.envs.search.protocol import (
     PROMPTS,
     Action,
     ask,
+    defuse,
     exact_match,
     f1,
     parse,
@@ -33,7 +35,7 @@ class SearchEnv(Env):
     whole result, so that the agent has to read instead of trusting the order.
     """
 
-    execution = "inline"  # a step takes well under a tenth of a millisecond
+    execution = "inline"  # a step takes well under a millisecond
     shared = frozenset({"draw", "retriever"})
 
     def __init__(
@@ -93,7 +95,7 @@ class SearchEnv(Env):
 
     def sample_random_action(self) -> str:
         """Search for, or answer with, up to three neighbouring words of the last observation."""
-        words = self.observation.split()
+        words = re.findall(r"\w+", self.observation)
         start = self.rng.randrange(len(words))
         text = " ".join(words[start : start + self.rng.randint(1, 3)])
         searching = self.turn < self.max_searches and self.rng.random() < 0.5
@@ -131,7 +133,7 @@ class SearchEnv(Env):
     def _answer(self, task: Task, action: Action) -> Step:
         match, overlap = exact_match(action.text, task.answers), f1(action.text, task.answers)
         info = {"success": match == 1.0, "em": match, "f1": overlap, "parsed_action": str(action)}
-        verdict = "right" if match else f"wrong : {task.answers[0]}"
+        verdict = "right" if match else f"wrong : {defuse(task.answers[0])}"
         return self._end(verdict, match if self.reward == "em" else overlap, info)
 
     def _end(self, observation: str, reward: float, info: Info) -> Step:

@@ -92,7 +92,7 @@ def _task(question: Question, split: str) -> Task:
         id=question.id,
         hops=max(len(question.titles), 1),
         split=split,
-        queries=question.titles or (question.text,),
+        queries=tuple(title.strip() for title in question.titles if title.strip()) or (question.text.strip(),),
     )
 
 

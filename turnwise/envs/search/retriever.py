@@ -96,6 +96,7 @@ def _build(documents: Sequence[Document], schema: tantivy.Schema, analyzer: tant
         entry.add_text(_FIELD, document.body.encode("utf-8", "replace").decode("utf-8"))
         writer.add_document(entry)
     writer.commit()
+    writer.wait_merging_threads()  # also ends the writer's threads
     index.reload()
     searcher = index.searcher()
     if searcher.num_segments > 1:

@@ -37,10 +37,16 @@ class Task:
     def from_dict(cls, task: Mapping[str, Any]) -> Task:
         """Rebuild a task from its plain form, also after a trip through JSON."""
         known = {entry.name for entry in fields(cls)}
-        if not isinstance(task, Mapping) or set(task) | {"queries"} != known:
-            raise ValueError(f"task= must be a dict with the keys {', '.join(sorted(known))}, as in info['task']")
-        answers, queries = tuple(task["answers"]), tuple(task.get("queries", ()))
-        return cls(**{**task, "answers": answers, "queries": queries})
+        if not isinstance(task, Mapping) or set(task) | {"queries"} != known or not _is_texts(task["answers"]):
+            raise ValueError(
+                f"task= must be a dict with the keys {', '.join(sorted(known))}, as in info['task']; "
+                "answers is a list of texts"
+            )
+        return cls(**{**task, "answers": tuple(task["answers"]), "queries": tuple(task.get("queries", ()))})
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) > 0 and all(isinstance(text, str) for text in value)
 
 
 def assign_splits(keys: Iterable[str]) -> dict[str, str]:
