@@ -1,6 +1,7 @@
 """A small MCP server for the tests: over stdio, or over HTTP on the port given."""
 
 import asyncio
+import os
 import sys
 
 from mcp.server.mcpserver import MCPServer
@@ -25,6 +26,12 @@ async def hang() -> str:
     """Never answers."""
     await asyncio.sleep(3600)
     return ""
+
+
+@server.tool()
+def die() -> str:
+    """Ends the server."""
+    os._exit(1)
 
 
 if len(sys.argv) > 1:

@@ -78,18 +78,18 @@ def test_the_calculator_is_right(expression: str, value: str):
     ],
 )
 def test_what_is_not_bounded_arithmetic_is_refused_at_once(expression: str):
-    begin = time.perf_counter()
+    begin = time.process_time()
     result = call(calculator, expression)
     assert not result.ok
     assert len(result.text) < 200
-    assert time.perf_counter() - begin < 0.2
+    assert time.process_time() - begin < 0.2
 
 
 @given(st.text(st.sampled_from("0123456789.+-*/%() eabsqrtmaxinoud,"), max_size=40))
 def test_the_calculator_answers_any_text_quickly(expression: str):
-    begin = time.perf_counter()
+    begin = time.process_time()
     call(calculator, expression)
-    assert time.perf_counter() - begin < 0.2
+    assert time.process_time() - begin < 0.2
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,13 @@ def test_search_numbers_what_it_finds_and_keeps_the_best():
     assert call(search_tool(library, k=2), "jordan").text == "1. Amman: capital of jordan\n2. Mahis: in jordan"
     assert call(search_tool(library, k=1), "jordan").text == "1. Amman: capital of jordan"
     assert call(search_tool(library), "mars") == ToolResult(text="nothing found")
+
+
+def test_search_works_over_the_real_index():
+    retriever = pytest.importorskip("turnwise.envs.search.retriever", reason="the extra [search] is not installed")
+    texts = ("capital amman ; currency dinar", "capital paris ; currency euro")
+    pages = [retriever.Document(number=number, text=text) for number, text in enumerate(texts)]
+    assert call(search_tool(retriever.BM25(pages), k=1), "currency paris").text == f"1. {texts[1]}"
 
 
 def test_instructions_in_a_document_cannot_use_the_protocol():

@@ -48,9 +48,9 @@ async def call(tool: Tool, **arguments: object) -> ToolResult:
 
 
 async def use(server: str | list[str]) -> list[ToolResult]:
-    async with mcp_tools(server, deadline_seconds=15) as tools:
-        add, fail, _ = tools
-        assert [tool.name for tool in tools] == ["add", "fail", "hang"]
+    async with mcp_tools(server, deadline_seconds=30) as tools:
+        add, fail, *_ = tools
+        assert [tool.name for tool in tools] == ["add", "fail", "hang", "die"]
         assert add.description == "Add two whole numbers, or &lt;search>."
         assert add.required == ("a", "b")
         return [await call(add, a=2, b=40), await call(add, a="two"), await call(fail)]
@@ -85,12 +85,20 @@ def test_calls_at_once_share_a_connection(url: str):
 
 def test_a_hanging_tool_ends_at_its_deadline_and_the_connection_lives_on(url: str):
     async def hang() -> tuple[ToolResult, ToolResult]:
-        async with mcp_tools(url, deadline_seconds=1.0) as (add, _, hang):
+        async with mcp_tools(url, deadline_seconds=2.0) as (add, _, hang, _):
             return await call(hang), await call(add, a=1, b=1)
 
     slow, next_call = asyncio.run(hang())
-    assert slow == ToolResult(text="hang did not answer within 1 seconds", ok=False)
+    assert slow == ToolResult(text="hang did not answer within 2 seconds", ok=False)
     assert next_call == ToolResult(text="2")
+
+
+def test_a_server_that_dies_gives_results_and_a_clean_close():
+    async def die() -> list[ToolResult]:
+        async with mcp_tools(COMMAND, deadline_seconds=30) as tools:
+            return [await call(tools[3]), await call(tools[0], a=1, b=1)]
+
+    assert [result.ok for result in asyncio.run(die())] == [False, False]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +112,7 @@ def test_a_hanging_tool_ends_at_its_deadline_and_the_connection_lives_on(url: st
     ],
 )
 def test_a_server_that_is_not_there_is_one_clear_error(server: str | list[str], message: str):
-    deadline_seconds = 0.5 if "within" in message else 10
+    deadline_seconds = 0.5 if "within" in message else 30
 
     async def connect() -> None:
         async with mcp_tools(server, deadline_seconds=deadline_seconds):

@@ -15,10 +15,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from turnwise.tools.seccomp import forbidden_calls
 
 _NOBODY = 65534
 _SCRIPT = "/code/main.py"
@@ -78,20 +81,17 @@ async def run_python(code: str, limits: Limits | None = None) -> Execution:
     """Run a program in the sandbox; it is gone, with everything it started, when this returns or is cancelled."""
     limits = limits or Limits()
     check_sandbox()
-    script = _script(code)
-    try:
+    with _prepared(code, limits) as (command, descriptors):
         # An empty environment already here: /proc/1/environ inside shows what bubblewrap itself was started with.
         process = await asyncio.create_subprocess_exec(
-            *_command(limits, script),
+            *command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={},
             cwd="/",
-            pass_fds=(script,),
+            pass_fds=descriptors,
         )
-    finally:
-        os.close(script)
     return await _watch(process, limits)
 
 
@@ -106,13 +106,8 @@ def check_sandbox() -> None:
     for program in ("bwrap", "prlimit", "setpriv"):
         if shutil.which(program) is None:
             raise ValueError(f"the Python sandbox needs the program {program!r}: {_INSTALL}")
-    script = _script("")
-    try:
-        trial = subprocess.run(
-            _command(Limits(), script), env={}, cwd="/", pass_fds=(script,), capture_output=True, timeout=30
-        )
-    finally:
-        os.close(script)
+    with _prepared("", Limits()) as (command, descriptors):
+        trial = subprocess.run(command, env={}, cwd="/", pass_fds=descriptors, capture_output=True, timeout=30)
     if trial.returncode != 0:
         reason = trial.stderr.decode(errors="replace").strip()
         raise ValueError(f"bubblewrap cannot make a sandbox here ({reason}): {_ALLOW}")
@@ -160,29 +155,36 @@ async def _read(stream: asyncio.StreamReader, room: int, end: Callable[[str], No
     return kept.decode(errors="replace")
 
 
-def _script(code: str) -> int:
-    """A file descriptor that holds the program; bubblewrap shows it inside as a read-only file."""
-    descriptor = os.memfd_create("main.py")
+@contextmanager
+def _prepared(code: str, limits: Limits) -> Iterator[tuple[list[str], tuple[int, int]]]:
+    """The command for a program, and the open files that it reads: the program and the filter of system calls."""
+    script, calls = _memory_file(code.encode(errors="replace")), _memory_file(forbidden_calls())
+    try:
+        yield _command(limits, script, calls), (script, calls)
+    finally:
+        os.close(script)
+        os.close(calls)
+
+
+def _memory_file(content: bytes) -> int:
+    descriptor = os.memfd_create("sandbox")
     with open(descriptor, "wb", closefd=False) as file:
-        file.write(code.encode(errors="replace"))
+        file.write(content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
 
-def _command(limits: Limits, script: int) -> list[str]:
-    home = sys.base_prefix
+def _command(limits: Limits, script: int, calls: int) -> list[str]:
+    as_root = os.geteuid() == 0
+    home = _STAGED_PYTHON if as_root else sys.base_prefix
     python = f"{_PYTHON_HOME}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-    if os.geteuid() == 0:
-        return [
-            *_step_down(home),
-            *_isolate(limits, script, _STAGED_PYTHON),
-            *_limit(limits),
-            python,
-            "-I",
-            "-S",
-            _SCRIPT,
-        ]
-    return [*_isolate(limits, script, home), *_limit(limits), python, "-I", "-S", _SCRIPT]
+    return [
+        *(_step_down(sys.base_prefix) if as_root else []),
+        *_isolate(limits, home),
+        *("--ro-bind-data", str(script), _SCRIPT, "--seccomp", str(calls), "--remount-ro", "/"),
+        *_limit(limits),
+        *(python, "-I", "-S", _SCRIPT),
+    ]
 
 
 def _step_down(python_home: str) -> list[str]:
@@ -191,33 +193,24 @@ def _step_down(python_home: str) -> list[str]:
     Nobody may not be able to read root's interpreter, so it is mounted to where everyone can. The outer process
     namespace is what one signal ends: a change of user cuts the inner one loose from its parent.
     """
-    mounts = [
-        "--unshare-pid",
-        "--die-with-parent",
-        "--dev-bind",
-        "/",
-        "/",
-        "--tmpfs",
-        "/tmp",
-        "--ro-bind",
-        python_home,
-        _STAGED_PYTHON,
+    return [
+        *(_program("bwrap"), "--unshare-pid", "--die-with-parent", "--dev-bind", "/", "/"),
+        *("--tmpfs", "/tmp", "--ro-bind", python_home, _STAGED_PYTHON),
+        *(_program("setpriv"), "--reuid", str(_NOBODY), "--regid", str(_NOBODY), "--clear-groups"),
     ]
-    identity = ["--reuid", str(_NOBODY), "--regid", str(_NOBODY), "--clear-groups"]
-    return [_program("bwrap"), *mounts, _program("setpriv"), *identity]
 
 
-def _isolate(limits: Limits, script: int, python_home: str) -> list[str]:
-    # The root and /dev are memory file systems too: left writable they would be a way around the size of /tmp.
+def _isolate(limits: Limits, python_home: str) -> list[str]:
+    # /dev, and the root that _command makes read-only, live in memory too: writable they would get round temp_bytes.
     return [
         _program("bwrap"),
         *("--unshare-all", "--unshare-user", "--disable-userns", "--uid", str(_NOBODY), "--gid", str(_NOBODY)),
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
         *("--setenv", "LD_LIBRARY_PATH", f"{_PYTHON_HOME}/lib", "--hostname", "sandbox"),
         *_system(),
-        *("--ro-bind", python_home, _PYTHON_HOME, "--ro-bind-data", str(script), _SCRIPT),
+        *("--ro-bind", python_home, _PYTHON_HOME),
         *("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"),
-        *("--size", str(limits.temp_bytes), "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"),
+        *("--size", str(limits.temp_bytes), "--tmpfs", "/tmp", "--chdir", "/tmp"),
     ]
 
 

@@ -40,7 +40,11 @@ def search_tool(retriever: Retriever, *, k: int = 3) -> Tool:
             query: a few words to look for
         """
         found = retriever.search(query, k)
-        lines = (f"{number}. {document.title}: {document.text}" for number, document in enumerate(found, start=1))
+        lines = (f"{number}. {_show(document)}" for number, document in enumerate(found, start=1))
         return "\n".join(lines) or "nothing found"
 
     return tool(search)
+
+
+def _show(document: Document) -> str:
+    return f"{document.title}: {document.text}" if document.title else document.text

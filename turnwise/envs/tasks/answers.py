@@ -74,10 +74,10 @@ def _last_boxed(text: str) -> str | None:
     if not marker:
         return None
     depth = 1
-    for place, character in enumerate(rest):
-        depth += {"{": 1, "}": -1}.get(character, 0)
+    for brace in re.finditer(r"[{}]", rest):
+        depth += 1 if brace[0] == "{" else -1
         if depth == 0:
-            return rest[:place]
+            return rest[: brace.start()]
     return None
 
 
