@@ -1,0 +1,58 @@
+"""Changes of the reward before credit, and the filters that act before any denominator."""
+
+import pytest
+from hypothesis import given
+
+from tests.ops import reference
+from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, make_case, make_groups, ragged
+from turnwise.ops.filters import errored, zero_variance
+from turnwise.ops.filters import overlong as overlong_filter
+from turnwise.ops.rewards import overlong, token_kl
+from turnwise.types import StopReason
+
+
+@pytest.mark.parametrize(("length", "penalty"), [(6, 0.0), (7, 0.25), (8, 0.5), (10, 1.0), (12, 1.0)])
+def test_soft_overlong_punishment_by_hand(length: int, penalty: float):
+    # limit 10, margin 4: free up to 6, then a quarter per token, never more than 1
+    turns = [TurnShape(sampled=length - 2, prompt=30), TurnShape(sampled=2, reward=1.0, restarts=True)]
+    batch = make_case([[EpisodeShape(turns=turns, final=2)]]).batch
+    reward_T = overlong(batch, limit=10, margin=4)[batch.sampled_T]
+    close(reward_T, [0.0] * (length - 1) + [1.0 - penalty])
+
+
+def test_token_kl_by_hand():
+    batch = make_case([[EpisodeShape(turns=[TurnShape(sampled=2, reward=1.0)])]]).batch
+    assert batch.old_T is not None
+    batch = batch.with_(ref_T=batch.old_T - 0.5)  # the policy finds each token e^0.5 more likely than the reference
+    close(token_kl(batch, coef=0.1), [0.0, -0.05, 0.95])
+
+
+@ragged
+@given(cases)
+def test_reward_transforms_agree_with_loops(case: Case):
+    made, batch = reference.layout(case.groups), case.batch
+    assert batch.old_T is not None
+    assert batch.ref_T is not None
+    close(batch.reward_T, made.rewards)
+    expected = reference.token_kl(made, made.rewards, batch.old_T.tolist(), batch.ref_T.tolist(), coef=0.2)
+    close(token_kl(batch, coef=0.2), expected)
+    close(overlong(batch, limit=6, margin=5), reference.overlong(made, made.rewards, limit=6, margin=5))
+
+
+@pytest.mark.parametrize("missing", ["old_T", "ref_T"])
+def test_token_kl_names_the_missing_stream(missing: str):
+    batch = make_case([[EpisodeShape()]]).batch.with_(**{missing: None})
+    with pytest.raises(ValueError, match=f"{missing} is not assigned"):
+        token_kl(batch)
+
+
+def test_filters_leave_out_what_says_nothing():
+    reward = [EpisodeShape(turns=[TurnShape(reward=value)]) for value in (1.0, 0.0, 0.0)]
+    (group,) = make_groups([reward])
+    group.trajectories[1].stop = StopReason.TIMEOUT
+    group.trajectories[2].stop = StopReason.MAX_TOKENS
+    assert [t.id for t in errored(group).trajectories] == ["task-0/0", "task-0/2"]
+    assert [t.id for t in overlong_filter(group).trajectories] == ["task-0/0", "task-0/1"]
+    assert len(zero_variance(group).trajectories) == 3
+    group.trajectories[0].turns[0].reward = 0.0
+    assert zero_variance(group).trajectories == []
