@@ -237,9 +237,10 @@ class TokenBatch:
 
     def require_finite(self, name: str, values_T: Tensor) -> None:
         """Raise ValueError, naming trajectory and turn, if a sampled token's value is NaN or infinite."""
-        if math.isfinite(float(values_T.detach().sum())):
+        values_T = values_T.detach()
+        if math.isfinite(float(values_T.sum())):
             return  # one pass over the common case: a sum is finite only if every term is
-        bad_T = ~torch.isfinite(values_T.detach()) & self.sampled_T
+        bad_T = ~torch.isfinite(values_T) & self.sampled_T
         if bool(bad_T.any()):
             token = int(bad_T.nonzero()[0])
             raise ValueError(

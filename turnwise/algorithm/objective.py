@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -70,10 +70,9 @@ def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: C
     """
     counts = counts or Counts.of(batch)
     _check_scores(batch, scores)
-    # Environment tokens never enter: whatever the learner wrote there is replaced by a constant.
-    logprob_T = torch.where(batch.sampled_T, scores.logprob_T, 0)
+    scores = _on_sampled(batch, scores)
     weight_T = _call("weights", row.weights, batch, counts)
-    ratio_T, terms = _surrogate(row, batch, logprob_T)
+    ratio_T, terms = _surrogate(row, batch, scores.logprob_T)
     corrected_T = weight_T if batch.mismatch_T is None else weight_T * batch.mismatch_T
     policy = -(corrected_T * terms.objective_T).sum()
     bias, bias_T = _clip_bias(terms, corrected_T, scores.logprob_T)
@@ -111,6 +110,17 @@ def _check_scores(batch: TokenBatch, scores: Scores) -> None:
             "entry t must belong to token t itself"
         )
     batch.require_finite("log-prob", scores.logprob_T)
+
+
+def _on_sampled(batch: TokenBatch, scores: Scores) -> Scores:
+    """Environment tokens never enter: whatever the learner wrote there becomes a constant, in value and in gradient."""
+    streams = {item.name: getattr(scores, item.name) for item in fields(scores)}
+    return Scores(**{name: None if x is None else _zero_elsewhere(batch, x) for name, x in streams.items()})
+
+
+def _zero_elsewhere(batch: TokenBatch, stream: Tensor) -> Tensor:
+    mask_T = batch.sampled_T
+    return torch.where(mask_T if stream.dim() == 1 else mask_T[:, None], stream, 0)
 
 
 def _surrogate(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> tuple[Tensor, Terms]:

@@ -1,0 +1,42 @@
+# Every target makes the virtual environment itself when it is missing: Python 3.11+ and make are enough.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+EXTRAS := dev,search,worlds,mcp
+# One thread per test worker: small tensors gain nothing from more, and two workers would fight over the cores.
+WORKERS ?= 2
+
+.PHONY: train test lint bench clean
+
+train: $(READY)
+	@echo "The trainer is not built yet. What works today: the core, the environments and their doctor. Try:"
+	@echo "  $(BIN)/turnwise explain st-ppo"
+	@echo "  $(BIN)/turnwise envs"
+	@echo "  $(BIN)/turnwise check-env search/geo-2hop"
+	@echo "  $(BIN)/turnwise play game/guess-number-easy"
+
+test: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+bench: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ops.py
+	$(BIN)/python benchmarks/envs.py
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "turnwise needs Python 3.11 or newer; run: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo "python cannot make virtual environments; on Debian: apt-get install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	@touch $(READY)

@@ -1,0 +1,181 @@
+"""compute_credit and compute_loss: order of the parts, denominators, diagnostics, helpful errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.ops.batches import EpisodeShape, TurnShape, make_case, make_groups, random_case
+from turnwise.algorithm import apply_filters, compute_credit, compute_loss, make_scale, preset
+from turnwise.ops.diagnostics import TURN_METRICS
+from turnwise.ops.weights import Counts
+from turnwise.types import Scores, StopReason
+
+TWO_TURNS = EpisodeShape(turns=[TurnShape(sampled=2), TurnShape(sampled=1, reward=1.0)])
+
+
+def test_rejected_tokens_leave_the_denominator() -> None:
+    case = make_case([[TWO_TURNS, TWO_TURNS]])
+    batch = case.batch
+    assert batch.old_T is not None
+    # The second trajectory's sampler was off by a factor of e on its last token: masked per sequence.
+    off_T = torch.zeros_like(batch.old_T)
+    off_T[batch.sampled_T.nonzero()[-1]] = 1.0
+    batch = batch.with_(mu_T=batch.old_T + off_T)
+    row = preset("reinforce").override({"mismatch": {"kind": "masked", "level": "sequence"}, "weights": "token-mean"})
+    credited = compute_credit(row, batch)
+    assert Counts.of(credited) == Counts(tokens=3, turns=2, sequences=1)
+    logprob_T = torch.nan_to_num(batch.old_T).requires_grad_()
+    compute_loss(row, credited, Scores(logprob_T=logprob_T)).total.backward()
+    assert logprob_T.grad is not None
+    expected = [-1 / 3] * 3 + [0.0] * 3  # return-to-go 1 on every token, three tokens in the mean
+    torch.testing.assert_close(logprob_T.grad[batch.sampled_T], torch.tensor(expected, dtype=torch.float64))
+
+
+def test_token_kl_enters_the_reward_before_credit() -> None:
+    case = make_case([[TWO_TURNS]])
+    batch = case.batch
+    assert batch.old_T is not None
+    gap_T = torch.full_like(batch.old_T, 0.1)
+    row = preset("reinforce").override({"reward": [{"kind": "token-kl", "coef": 2.0}]})
+    credited = compute_credit(row, batch.with_(ref_T=batch.old_T - gap_T))
+    assert credited.advantage_T is not None
+    # 1 − 2·0.1 on each of three tokens: turn returns 1 − 0.6 and 1 − 0.2.
+    values = credited.advantage_T[credited.sampled_T]
+    torch.testing.assert_close(values, torch.tensor([0.4, 0.4, 0.8], dtype=torch.float64))
+
+
+def test_filters_run_before_anything_is_counted() -> None:
+    groups = make_groups([[TWO_TURNS, TWO_TURNS], [TWO_TURNS, EpisodeShape()], [TWO_TURNS, TWO_TURNS]])
+    groups[2].trajectories[0] = replace(groups[2].trajectories[0], stop=StopReason.TIMEOUT)
+    kept = apply_filters(preset("dapo"), groups)
+    assert [(group.id, len(group.trajectories)) for group in kept] == [("task-1", 2)]
+    kept = apply_filters(preset("grpo"), groups)
+    assert [(group.id, len(group.trajectories)) for group in kept] == [("task-0", 2), ("task-1", 2), ("task-2", 1)]
+
+
+def test_diagnostics_by_turn_index_are_right() -> None:
+    case = make_case([[TWO_TURNS, EpisodeShape(turns=[TurnShape(sampled=1)])]])
+    batch = case.batch
+    assert batch.old_T is not None
+    shift = torch.tensor([0.5, -0.5, 0.1, 0.0], dtype=torch.float64)
+    logprob_T = torch.nan_to_num(batch.old_T)
+    logprob_T[batch.sampled_T] += shift
+    advantage_T = torch.zeros_like(logprob_T)
+    advantage_T[batch.sampled_T] = torch.tensor([1.0, 2.0, -1.0, 4.0], dtype=torch.float64)
+    credited = batch.with_(advantage_T=advantage_T, return_T=batch.value_T)
+    scores = Scores(logprob_T=logprob_T.requires_grad_(), value_T=batch.value_T, entropy_T=advantage_T.abs())
+    loss = compute_loss(preset("ppo").override({"weights": "token-mean"}), credited, scores)
+    first, second = loss.table.rows()
+    ratio = shift.exp()
+    # Turn 0 holds tokens 0, 1 and 3; token 0 is clipped (ratio 1.65, A > 0), token 1 is not (ratio 0.61, A > 0).
+    assert (first["turn"], first["turn/tokens"], second["turn/tokens"]) == (0, 3, 1)
+    assert first["turn/ratio_mean"] == pytest.approx(float(ratio[[0, 1, 3]].mean()))
+    assert first["turn/ratio_max"] == pytest.approx(float(ratio[0]))
+    squares = float((ratio[[0, 1, 3]] ** 2).mean())
+    assert first["turn/ratio_ess"] == pytest.approx(float(ratio[[0, 1, 3]].mean()) ** 2 / squares)
+    assert (first["turn/clip_fraction"], second["turn/clip_fraction"]) == (pytest.approx(1 / 3), 0)
+    assert first["turn/advantage_mean"] == pytest.approx(7 / 3)
+    assert first["turn/advantage_std"] == pytest.approx(torch.tensor([1.0, 2.0, 4.0]).std(correction=0).item())
+    assert first["turn/entropy"] == pytest.approx(7 / 3)
+    assert first["turn/value_error"] == pytest.approx(0)
+    assert first["turn/clip_bias"] == pytest.approx(float(ratio[0]) * 1.0 / 4)
+    assert second["turn/clip_bias"] == 0
+    totals = loss.table.totals()
+    assert totals["loss/tokens"] == 4
+    assert totals["loss/clip_fraction"] == pytest.approx(1 / 4)
+    assert set(TURN_METRICS) == {name for name in first if name != "turn"}
+
+
+def test_tables_of_micro_batches_add_up() -> None:
+    case = random_case(4)
+    row = preset("st-ppo")
+    credited = compute_credit(row, case.batch)
+    counts = Counts.of(credited)
+    whole = compute_loss(row, credited, case.scores()).table
+    parts = []
+    for sequence in range(credited.sequences):
+        part = credited.select([sequence])
+        rows = (credited.sequence_T == sequence).nonzero().squeeze(1)
+        scores = case.scores()
+        assert scores.value_T is not None
+        assert scores.entropy_T is not None
+        part_scores = Scores(
+            logprob_T=scores.logprob_T[rows], value_T=scores.value_T[rows], entropy_T=scores.entropy_T[rows]
+        )
+        parts.append(compute_loss(row, part, part_scores, counts=counts).table)
+    total = parts[0]
+    for table in parts[1:]:
+        total = total + table
+    assert len(total.rows()) == len(whole.rows())
+    for mine, expected in zip(total.rows(), whole.rows(), strict=True):
+        assert mine == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    assert total.totals() == pytest.approx(whole.totals(), rel=1e-9, abs=1e-12)
+
+
+def test_the_clip_bias_of_micro_batches_adds_up_under_every_estimator() -> None:
+    torch.manual_seed(0)
+    case = random_case(6)
+    table = torch.nn.Parameter(torch.randn(100, dtype=torch.float64))
+    rows_T = case.batch.ids_T
+
+    def score(batch_rows: torch.Tensor) -> torch.Tensor:
+        return torch.nan_to_num(case.logprob_T)[batch_rows] + 0.2 * torch.tanh(table[rows_T[batch_rows]])
+
+    for estimator in ("exact", "logit", "loss"):
+        row = preset("st-ppo").override({"scale": {"estimator": estimator, "threshold": 0.01}})
+        credited = compute_credit(row, case.batch)
+        counts = Counts.of(credited)
+        norms: list[float] = []
+        for chunks in ([list(range(credited.sequences))], [[s] for s in range(credited.sequences)]):
+            scale = make_scale(row)
+            assert scale is not None
+            for chunk in chunks:
+                part = credited.select(chunk)
+                keep = torch.cat([(credited.sequence_T == s).nonzero().squeeze(1) for s in chunk])
+                logprob_T = score(keep)
+                scores = Scores(logprob_T=logprob_T, value_T=part.value_T, collision_T=(2 * logprob_T).detach().exp())
+                loss = compute_loss(row, part, scores, counts=counts)
+                scale.observe(
+                    bias=loss.bias,
+                    coefficient_T=loss.bias_T,
+                    logprob_T=logprob_T,
+                    collision_T=scores.collision_T,
+                    parameters=[table],
+                )
+            norms.append(scale.finish().norm)
+        assert norms[0] > 0
+        assert norms[0] == pytest.approx(norms[1], rel=1e-9), estimator
+
+
+def test_credit_must_come_before_the_loss() -> None:
+    case = random_case(0)
+    with pytest.raises(ValueError, match="run compute_credit first"):
+        compute_loss(preset("ppo"), case.batch.with_(advantage_T=None), case.scores())
+
+
+def test_log_probs_of_the_wrong_length_are_refused() -> None:
+    case = random_case(0)
+    credited = compute_credit(preset("ppo"), case.batch)
+    with pytest.raises(ValueError, match="entry t must belong to token t itself"):
+        compute_loss(preset("ppo"), credited, Scores(logprob_T=case.logprob_T[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("name", "missing", "message"),
+    [
+        ("ppo", "value_T", "needs the critic's values"),
+        ("grpo", "old_T", "score the batch with the trainer first"),
+        ("minirl", "mu_T", "the sampler must return log-probs"),
+        ("grpo", "ref_T", "reference"),
+        ("reinforce++", "ref_T", "ref_T is not assigned"),
+        ("ppo", "bootstrap_S", "has no bootstrap value"),
+    ],
+)
+def test_a_missing_stream_is_named(name: str, missing: str, message: str) -> None:
+    case = make_case([[replace(TWO_TURNS, bootstrap=0.5), TWO_TURNS]])
+    batch = case.batch.with_(**{missing: None})
+    with pytest.raises(ValueError, match=message):
+        compute_loss(preset(name), compute_credit(preset(name), batch), case.scores())

@@ -1,0 +1,180 @@
+"""Rows: round trips, overrides, refusals that name the axis and the fix, warnings that say why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from tests.ops.batches import random_case
+from turnwise.algorithm import PRESETS, Algorithm, compute_credit, load, preset, resolve
+from turnwise.ops.credit import Credit
+from turnwise.types import TokenBatch
+
+PROMISED = {
+    *"ppo turn-ppo s-ppo st-ppo so-grpo grpo dr-grpo dapo gspo cispo rloo reinforce reinforce++".split(),
+    *"rebn minirl poad ntpo turn-gae bilevel-gae dual-discount gigpo".split(),
+}
+
+
+def test_every_promised_preset_exists_and_is_possible() -> None:
+    assert set(PRESETS) >= PROMISED
+    for name in PRESETS:
+        resolve(preset(name))
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_row_survives_plain_data_and_yaml(name: str) -> None:
+    row = preset(name)
+    assert Algorithm.of(row.model_dump()) == row
+    assert load(row.to_yaml()) == row
+
+
+def test_a_row_is_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        preset("ppo").epochs = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_paper_s_four_rows_differ_in_ratio_and_scale_only() -> None:
+    rows = {name: preset(name).model_dump() for name in ("ppo", "turn-ppo", "s-ppo", "st-ppo")}
+    for row in rows.values():
+        assert {k: v for k, v in row.items() if k not in ("name", "ratio", "scale")} == {
+            k: v for k, v in rows["ppo"].items() if k not in ("name", "ratio", "scale")
+        }
+    assert [(r["ratio"]["kind"], r["scale"]["kind"]) for r in rows.values()] == [
+        ("token", "none"),
+        ("turn", "none"),
+        ("token", "clip-bias"),
+        ("turn", "clip-bias"),
+    ]
+
+
+def test_recipes_start_from_a_preset_and_change_single_options(tmp_path: Path) -> None:
+    file = tmp_path / "row.yaml"
+    file.write_text("preset: st-ppo\nname: mine\nsurrogate: {high: 0.3}\ncritic: {loss: {clip: 0.5}}\nepochs: 4\n")
+    row = load(file)
+    assert row.name == "mine"
+    assert row.surrogate.options == {"low": 0.2, "high": 0.3, "dual": None}
+    assert (row.critic.level, row.critic.loss.options["clip"]) == ("token", 0.5)
+    assert row.updates_per_rollout == 16
+    assert row.scale == preset("st-ppo").scale
+
+
+def test_a_new_kind_replaces_the_part_with_its_own_defaults() -> None:
+    row = preset("ppo").override({"advantage": {"kind": "turn-gae", "gamma": 0.5}})
+    assert row.advantage.options == {"gamma": 0.5, "lam": 1.0}
+
+
+def double_reward(batch: TokenBatch, *, factor: float = 2.0) -> Credit:
+    """A part that lives outside the library."""
+    return Credit(advantage_T=torch.where(batch.sampled_T, factor, 0.0).double())
+
+
+def test_a_part_from_outside_takes_its_options_from_its_signature() -> None:
+    kind = "tests.algorithm.test_row:double_reward"
+    row = Algorithm.of({"advantage": {"kind": kind, "factor": 3.0}, "normalizer": "batch-turns"})
+    resolve(row)
+    case = random_case(0)
+    credited = compute_credit(row.override({"normalizer": "none"}), case.batch)
+    assert credited.advantage_T is not None
+    assert set(credited.advantage_T.tolist()) == {0.0, 3.0}
+
+
+MISTAKES: list[tuple[Mapping[str, Any], str]] = [
+    ({"advantage": "gea"}, r"advantage: unknown kind 'gea'; did you mean 'gae'\?"),
+    ({"advantage": {"kind": "gae", "gama": 1}}, r"advantage\.gae: unknown option 'gama'; did you mean 'gamma'\?"),
+    ({"advantage": {"kind": "gae", "gamma": 1.5}}, r"advantage\.gae\.gamma: .*less than or equal to 1, got 1\.5"),
+    ({"advantage": "gae", "epochs": 0}, "epochs: .*greater than or equal to 1"),
+    ({"advantage": "gae", "ratios": "turn"}, "unknown axis 'ratios'"),
+    ({"advantage": "no.such.module:part"}, "advantage: cannot load 'no.such.module:part'"),
+    ({"advantage": {"gamma": 1}}, "advantage"),
+    ({}, "advantage: Field required"),
+    ({"advantage": "gae", "critic": {"level": "episode"}}, r"critic\.level: .*'none', 'token' or 'turn'"),
+    ({"advantage": "gae", "scale": {"kind": "clip-bias", "apply": "adam"}}, r"scale\.clip-bias\.apply"),
+    (
+        {"advantage": "gae", "surrogate": {"kind": "ppo-clip", "low": -0.1}},
+        r"surrogate\.ppo-clip\.low: .*greater than 0",
+    ),
+]
+
+
+@pytest.mark.parametrize(("choices", "message"), MISTAKES)
+def test_a_mistake_is_one_message_that_names_the_axis(choices: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Algorithm.of(choices)
+
+
+REFUSALS: list[tuple[str, Mapping[str, Any], str]] = [
+    ("grpo", {"sampling": "plain"}, r"advantage=group-mean .* set sampling to \{kind: group"),
+    ("ppo", {"normalizer": "group-std"}, r"normalizer=group-std .*sampling"),
+    (
+        "ppo",
+        {"normalizer": "group-std", "sampling": "group"},
+        "normalizer=group-std divides a group comparison, not gae",
+    ),
+    ("gigpo", {"normalizer": "group-std"}, "divide a second time"),
+    ("ppo", {"critic": {"level": "none"}}, r"advantage=gae .* set critic\.level to token"),
+    ("ppo", {"critic": {"level": "turn"}}, r"advantage=gae .* set critic\.level to token"),
+    ("turn-gae", {"critic": {"level": "none"}}, r"advantage=turn-gae .* set critic\.level to turn"),
+    ("grpo", {"critic": {"level": "token"}}, r"critic\.level=token .* set critic\.level to none"),
+    ("ppo", {"normalizer": "batch-turns"}, "normalizer=batch-turns needs one advantage per turn"),
+    ("minirl", {"mismatch": "truncated"}, r"ratio\.against=mu .* set mismatch to none"),
+    ("ppo", {"surrogate": {"dual": 1.1}}, r"surrogate\.dual=1\.1 must lie above"),
+    ("reinforce", {"scale": "clip-bias"}, "scale=clip-bias needs a surrogate that clips, not reinforce"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), REFUSALS)
+def test_an_impossible_row_is_refused_with_axis_and_fix(name: str, changes: Mapping[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        resolve(preset(name).override(changes))
+
+
+WARNINGS: list[tuple[str, Mapping[str, Any], str]] = [
+    ("turn-ppo", {}, "advantage=gae is finer than ratio=turn"),
+    ("gspo", {"surrogate": {"high": 0.2}}, "hardly ever binds"),
+    ("turn-ppo", {"ratio": {"pooling": "sum"}}, "multiplies token ratios"),
+    ("reinforce", {"epochs": 2}, "wrong after the first update"),
+    ("ppo", {"max_lag": 2}, "leaves stale turns uncorrected"),
+    ("st-ppo", {"minibatches": 1}, "does nothing with one update"),
+    ("st-ppo", {"scale": {"apply": "gradient"}}, "Adam divides the factor out"),
+    ("st-ppo", {"scale": {"form": "paper"}}, "amplifies"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "message"), WARNINGS)
+def test_a_doubtful_row_is_warned_about(name: str, changes: Mapping[str, Any], message: str) -> None:
+    assert any(message in warning for warning in resolve(preset(name).override(changes)))
+
+
+def test_unambiguous_rows_have_no_warnings() -> None:
+    assert [name for name in PRESETS if resolve(preset(name))] == ["turn-ppo", "st-ppo"]
+
+
+def test_an_unknown_preset_names_the_closest() -> None:
+    with pytest.raises(ValueError, match="did you mean 'st-ppo'"):
+        preset("stppo")
+
+
+def test_broken_yaml_is_a_readable_error() -> None:
+    with pytest.raises(ValueError, match="not valid YAML"):
+        load("{preset: [")
+    with pytest.raises(ValueError, match="mapping of axes"):
+        load("- ppo")
+
+
+def test_a_row_says_what_it_needs() -> None:
+    needs = {
+        "ppo": (True, False, False, False),
+        "grpo": (False, True, True, False),
+        "minirl": (False, False, True, True),
+        "reinforce++": (False, True, False, False),
+    }
+    for name, expected in needs.items():
+        row = preset(name)
+        assert (row.needs_critic, row.needs_reference, row.needs_groups, row.needs_sampler_logprobs) == expected
+    assert preset("st-ppo").override({"scale": {"estimator": "logit"}}).needs_collision
