@@ -48,6 +48,7 @@ def test_tags_carry_the_one_argument():
         ("</search><search>a</search>", "search", "a"),
         ("<search></search>", "search", ""),
         ("<search>0</search>", "search", "0"),
+        ("<python>\n    if x:\n        y\n</python>", "python", "if x:\n    y"),
     ],
 )
 def test_the_first_opening_tag_counts_up_to_its_nearest_closing_tag(text: str, name: str, body: str):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -49,7 +50,7 @@ class TagFormat:
     """`<search>mahis</search>`: the text between the tags is the tool's one argument.
 
     The first opening tag of a known tool counts, up to the nearest closing tag of the same name; what lies between is
-    taken as it is, other tags included.
+    taken as it is, other tags included, but for blank space around it.
     """
 
     def accepts(self, tool: Tool) -> bool:
@@ -66,7 +67,8 @@ class TagFormat:
         end = text.find(f"</{name}>", opening.end())
         if end < 0:
             return CallError(message=f"<{name}> is not closed; write <{name}>...</{name}>")
-        return _one_argument_call(tools[name], text[opening.end() : end].strip())
+        # Code is often indented as a whole; dedented before it is stripped, its lines stay aligned.
+        return _one_argument_call(tools[name], textwrap.dedent(text[opening.end() : end]).strip())
 
     def describe(self, tools: Mapping[str, Tool]) -> str:
         """One pattern per tool."""
@@ -90,12 +92,13 @@ class FencedFormat:
         """The first fenced block in one of the languages."""
         languages = "|".join(map(re.escape, self.languages))
         opening = re.search(rf"^```(?:{languages})[ \t]*\n", text, re.MULTILINE)
-        if opening is None or self.tool not in tools:
+        tool = tools.get(self.tool)
+        if opening is None or tool is None or not self.accepts(tool):
             return None
         closing = re.compile(r"^```", re.MULTILINE).search(text, opening.end())
         if closing is None:
             return CallError(message="the code block is not closed; end it with a line ```")
-        return _one_argument_call(tools[self.tool], text[opening.end() : closing.start()])
+        return _one_argument_call(tool, text[opening.end() : closing.start()])
 
     def describe(self, tools: Mapping[str, Tool]) -> str:
         """The fence to write."""
