@@ -121,11 +121,10 @@ def test_hanoi_refuses_a_larger_disk_on_a_smaller_one_and_an_empty_peg():
     assert refused(env, "A C", "B A", "A A")
 
 
-def test_dense_hanoi_pays_a_third_for_each_new_most_of_disks_on_the_goal():
+def test_dense_hanoi_pays_each_move_of_the_shortest_way_once():
     env = arrange(hanoi(disks=3, max_turns=20, dense=True), pegs=["A", "A", "A"])
-    third = 1 / 3
-    expected = [third, 0, 0, 0, 0, third, third]
-    assert rewards(env, "A C", "A B", "C B", "A C", "B A", "B C", "A C") == pytest.approx(expected)
+    assert rewards(env, "A C", "C B", "B C") == pytest.approx([1 / 7, 0, 0])
+    assert rewards(env, "A B", "C B", "A C", "B A", "B C", "A C") == pytest.approx([1 / 7] * 6)
     assert env.over
 
 

@@ -7,6 +7,8 @@ import sys
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from turnwise.envs.games import SPECS
 from turnwise.envs.games.game import FORMAT_ERROR, Game, box, draw_until, integer, integers, last_box
@@ -33,8 +35,8 @@ HOSTILE = {
 }
 
 
-def game(env_id: str, **settings: Any) -> Game:
-    env = make(env_id, **settings)
+def game(env_id: str, **options: Any) -> Game:
+    env = make(env_id, **options)
     assert isinstance(env, Game)
     return env
 
@@ -117,6 +119,17 @@ def test_hostile_reply_has_a_defined_result(env_id: str, reply: str):
 
 
 @pytest.mark.parametrize("env_id", IDS)
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(reply=st.text(max_size=30), boxed=st.booleans())
+def test_any_reply_leaves_a_game_that_goes_on_or_is_over(env_id: str, reply: str, boxed: bool):
+    env = game(env_id)
+    env.reset(seed=0)
+    _, reward, terminated, truncated, info = env.step(box(reply) if boxed else reply)
+    assert -0.1 <= reward <= 1.0
+    assert env.over == (terminated or truncated) == ("success" in info)
+
+
+@pytest.mark.parametrize("env_id", IDS)
 def test_opening_is_short_and_names_the_form_of_an_action(env_id: str):
     observation, info = game(env_id).reset(seed=0)
     assert "\\boxed{" in observation
@@ -162,7 +175,7 @@ def test_playing_on_after_the_end_or_before_the_start_names_the_fix():
 
 
 @pytest.mark.parametrize(
-    ("env_id", "settings"),
+    ("env_id", "options"),
     [
         ("game/guess-number-easy", {"high": 1}),
         ("game/guess-number-easy", {"max_turns": 0}),
@@ -177,9 +190,9 @@ def test_playing_on_after_the_end_or_before_the_start_names_the_fix():
         ("game/sokoban-easy", {"split": "trian"}),
     ],
 )
-def test_impossible_settings_are_refused_at_construction(env_id: str, settings: dict[str, Any]):
+def test_impossible_settings_are_refused_at_construction(env_id: str, options: dict[str, Any]):
     with pytest.raises(ValueError, match=r"choose|needs at least|nothing to guess"):
-        make(env_id, **settings)
+        make(env_id, **options)
 
 
 def test_settings_that_never_yield_a_solvable_game_are_reported_not_searched_for_ever():

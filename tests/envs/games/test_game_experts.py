@@ -142,6 +142,7 @@ def test_hanoi_expert_takes_a_shortest_way_from_every_position():
     assert shortest["AAA"] == 7
     for position, distance in shortest.items():
         rules.pegs = list(position)
+        assert rules.progress() == 1 - distance / 7
         if distance:
             rules.play(rules.oracle())
             assert shortest["".join(rules.pegs)] == distance - 1

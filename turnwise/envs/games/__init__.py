@@ -56,7 +56,7 @@ SPECS: tuple[EnvSpec, ...] = (
         "sudoku",
         "sudoku",
         "complete a board that has one solution",
-        easy={"block": 2, "clues": 10, "max_turns": 12},
+        easy={"block": 2, "clues": 10, "max_turns": 15},
         hard={"block": 3, "clues": 50, "max_turns": 50},
     ),
     *_levels(

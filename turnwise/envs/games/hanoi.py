@@ -51,8 +51,8 @@ class Hanoi:
         return "\n".join(f"{peg}: {' '.join(map(str, reversed(self._on(peg))))}".rstrip() for peg in _PEGS)
 
     def progress(self) -> float:
-        """The share of disks on C."""
-        return self.pegs.count("C") / self.disks
+        """How much of the longest possible way is behind the player."""
+        return 1 - self._way()[0] / (2**self.disks - 1)
 
     def random_action(self, rng: random.Random) -> str:
         """A legal move."""
@@ -60,13 +60,22 @@ class Hanoi:
         return " ".join(rng.choice([pair for pair in pairs if self._top(pair[0]) < self._top(pair[1])]))
 
     def oracle(self) -> str:
-        """Towards the goal, the largest disk out of place decides where all smaller ones must wait."""
-        goal, move = "C", ""
-        for peg in reversed(self.pegs):
+        """The first move of the shortest way."""
+        return self._way()[1]
+
+    def _way(self) -> tuple[int, str]:
+        """Moves still to make, and the first of them.
+
+        A disk away from its goal waits until all smaller ones stand on the third peg, which takes 2^(size-1) - 1 moves
+        from a tower; so each such disk stands for 2^(size-1) moves and makes that peg the goal of the smaller ones.
+        """
+        goal, distance, move = "C", 0, ""
+        for size, peg in reversed(list(enumerate(self.pegs, start=1))):
             if peg != goal:
+                distance += 2 ** (size - 1)
                 move = f"{peg} {goal}"
                 (goal,) = set(_PEGS) - {peg, goal}
-        return move
+        return distance, move
 
     def _on(self, peg: str) -> list[int]:
         return [size for size, place in enumerate(self.pegs, start=1) if place == peg]
