@@ -14,8 +14,8 @@ from turnwise import __version__
 
 COMMAND = [sys.executable, "-c", "from turnwise.cli import app; app()"]
 BROKEN = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).parent / "envs")!r})
-from broken import RewardTooLarge
+import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from tests.envs.broken import RewardTooLarge
 from turnwise.cli import app
 from turnwise.envs import register
 register("my/broken", RewardTooLarge)

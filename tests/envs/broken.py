@@ -179,8 +179,12 @@ class FragileParser(Sound):
 class FragileClose(Sound):
     """Closing it twice raises."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = True
+
     def close(self):
-        del self.target
+        del self.open
 
 
 BROKEN: dict[type[Env], str] = {

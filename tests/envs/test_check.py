@@ -4,8 +4,8 @@ import random
 from pathlib import Path
 
 import pytest
-from broken import BROKEN, HangingStep, Sound
 
+from tests.envs.broken import BROKEN, HangingStep, Sound
 from turnwise.envs import specs
 from turnwise.envs.check import CHECKS, check_env
 from turnwise.envs.wrappers import TurnLimit

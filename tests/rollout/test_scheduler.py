@@ -1,14 +1,29 @@
 """The scheduler: no barrier, equal results whatever the timing, failures that stay where they happen."""
 
 import asyncio
+import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from faulty import AsyncWalk, Bad, Duel, HangingReset, ProcessBad, ProcessWalk, RaisingInit, ThreadBad, ThreadWalk, Walk
 
+from tests.rollout.faulty import (
+    AsyncWalk,
+    Bad,
+    Duel,
+    HangingReset,
+    ProcessBad,
+    ProcessWalk,
+    RaisingInit,
+    ThreadBad,
+    ThreadWalk,
+    Walk,
+)
 from turnwise.rollout.agents import Action, Agent, ConstantAgent, FunctionAgent, RandomAgent
 from turnwise.rollout.episode import EpisodeSpec, Limits, tries
 from turnwise.rollout.scheduler import Scheduler
@@ -240,16 +255,23 @@ def test_unknown_ids_and_missing_seats_are_the_callers_mistake():
 
 @pytest.mark.parametrize("env", [Walk, AsyncWalk, ThreadWalk, ProcessWalk])
 def test_cancelling_closes_every_environment_and_leaves_nothing_running(env, tmp_path):
-    mark, threads = tmp_path / "closed", set(threading.enumerate())
+    mark, threads, waiting = tmp_path / "closed", set(threading.enumerate()), 0
 
     async def run():
-        async with Scheduler(concurrency=3, processes=3) as scheduler:
-            waiting = FunctionAgent(function=lambda view: asyncio.sleep(30, "x"))
-            specs = [EpisodeSpec(env=env, kwargs={"mark": str(mark)}, seed=seed) for seed in range(3)]
-            async with asyncio.timeout(1.0):
-                await scheduler.run(specs, waiting)
+        playing: Any = asyncio.current_task()
 
-    with pytest.raises(TimeoutError):
+        async def act(view) -> Any:
+            nonlocal waiting
+            waiting += 1
+            if waiting == 3:
+                playing.cancel()
+            await asyncio.sleep(30)
+
+        async with Scheduler(concurrency=3, processes=3) as scheduler:
+            specs = [EpisodeSpec(env=env, kwargs={"mark": str(mark)}, seed=seed) for seed in range(3)]
+            await scheduler.run(specs, FunctionAgent(function=act))
+
+    with pytest.raises(asyncio.CancelledError):
         asyncio.run(run())
     probed = 0 if env is ProcessWalk else 1  # the first instance only says where it wants to run
     assert mark.read_text().count("closed") == 3 + probed
@@ -257,6 +279,39 @@ def test_cancelling_closes_every_environment_and_leaves_nothing_running(env, tmp
     while any(thread.name == "turnwise-env" for thread in set(threading.enumerate()) - threads):
         assert time.perf_counter() < deadline
         time.sleep(0.01)
+
+
+INTERRUPTED = """
+import asyncio, sys
+from tests.rollout.faulty import ProcessWalk, ThreadWalk
+from turnwise.rollout.agents import FunctionAgent
+from turnwise.rollout.episode import EpisodeSpec
+from turnwise.rollout.scheduler import Scheduler
+
+async def act(view):
+    print("ready", flush=True)
+    await asyncio.sleep(30)
+
+async def run():
+    async with Scheduler(concurrency=2) as scheduler:
+        specs = [EpisodeSpec(env=env, kwargs={"mark": sys.argv[1]}) for env in (ThreadWalk, ProcessWalk)]
+        await scheduler.run(specs, FunctionAgent(function=act))
+
+asyncio.run(run())
+"""
+
+
+def test_control_c_closes_every_environment(tmp_path):
+    mark = tmp_path / "closed"
+    command = [sys.executable, "-c", INTERRUPTED, str(mark)]
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
+    assert mark.read_text().count("closed") == 3  # two episodes, and the first that said where it wants to run
 
 
 def test_wrong_settings_are_refused():

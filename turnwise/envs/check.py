@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,11 +68,8 @@ async def _examine(source: EnvSource, seeds: int, turns: int, deadline: float) -
     # global generators of this process must be visible.
     workers = Workers(execution="thread")
     patient = Patient(source=source, workers=workers, seeds=seeds, turns=turns, deadline=deadline)
+    await _build_once(patient)
     findings: list[Finding] = []
-    try:
-        await patient.ask(lambda env: None)
-    except EpisodeError as error:
-        raise ValueError(f"{source.name} cannot be built: {error}") from error
     for name, check in CHECKS.items():
         try:
             verdict, text = await check(patient)
@@ -81,6 +79,16 @@ async def _examine(source: EnvSource, seeds: int, turns: int, deadline: float) -
         if name == "returns" and verdict == "defect":
             break  # nothing else can be learnt from an environment that cannot be played
     return Report(env=source.name, findings=findings)
+
+
+async def _build_once(patient: Patient) -> None:
+    """An environment that refuses its arguments, or lacks a package, is not ill: that is for the caller to mend."""
+    try:
+        host = await patient.workers.open(patient.source, deadline=patient.deadline)
+    except EpisodeError as error:
+        raise ValueError(f"{patient.source.name} cannot be built: {error}") from error
+    with suppress(EpisodeError):  # the first check closes another one, and reports it
+        await host.close(deadline=patient.deadline)
 
 
 CHECKS: dict[str, Callable[[Patient], Awaitable[Outcome]]] = {

@@ -14,6 +14,7 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from operator import attrgetter, methodcaller
@@ -226,7 +227,8 @@ class Workers:
         except BaseException:
             host.leave()
             raise
-        await host.close(deadline=deadline)
+        with suppress(EpisodeError):  # an episode's own instance will fail likewise, and be counted
+            await host.close(deadline=deadline)
         return execution
 
     def close(self) -> None:

@@ -1,0 +1,96 @@
+"""Names for environments: registration, families, helpful errors, other people's packages."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from turnwise.envs import Env, EnvSpec, find, make, register, registry, specs
+
+
+class Room(Env):
+    def __init__(self, *, split: str = "train", name: str = "hall", rooms: int = 1) -> None:
+        super().__init__(split=split)
+        self.name, self.rooms = name, rooms
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch):
+    """What a test registers is forgotten after it."""
+    specs()
+    monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))
+
+
+def test_make_builds_what_was_registered_and_arguments_override():
+    register("test/room", Room, kwargs={"rooms": 3})
+    assert (make("test/room").rooms, make("test/room", rooms=5, split="test").rooms) == (3, 5)  # type: ignore[attr-defined]
+
+
+def test_families_take_their_arguments_from_the_id():
+    register("test/{name}-r{rooms:int}", Room)
+    env = make("test/big.hall-r12")
+    assert (env.name, env.rooms) == ("big.hall", 12)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("env_id", ["test/x-r", "test/x-rtwo", "test/-r1", "test/x-r1/more", "other/x-r1"])
+def test_ids_outside_a_family_do_not_match(env_id):
+    assert EnvSpec(id="test/{name}-r{rooms:int}", entry_point=Room, summary="").match(env_id) is None
+
+
+def test_an_exact_id_goes_before_a_family():
+    register("test/{name}", Room, kwargs={"rooms": 1})
+    register("test/cellar", Room, kwargs={"rooms": 2})
+    assert make("test/cellar").rooms == 2  # type: ignore[attr-defined]
+
+
+def test_an_unknown_id_names_the_closest_ones():
+    register("test/room", Room)
+    with pytest.raises(ValueError, match=r"unknown environment 'test/rom': did you mean test/room"):
+        make("test/rom")
+    with pytest.raises(ValueError, match="`turnwise envs` lists them all"):
+        find("qqqqqqqqqqqq")
+
+
+def test_a_taken_id_is_refused_but_the_same_registration_may_repeat():
+    register("test/room", Room)
+    register("test/room", Room)
+    with pytest.raises(ValueError, match="'test/room' is already registered"):
+        register("test/room", Room, kwargs={"rooms": 2})
+
+
+def test_a_missing_package_names_the_extra():
+    register("test/missing", "no_such_package_at_all:Env", extra="games")
+    with pytest.raises(ValueError, match=r"pip install 'turnwise\[games\]'"):
+        make("test/missing")
+
+
+def test_specs_are_sorted_complete_and_each_has_a_summary():
+    listed = specs()
+    assert [spec.id for spec in listed] == sorted(spec.id for spec in listed)
+    assert [spec.id for spec in listed if not spec.summary] == []
+    assert [spec.id for spec in listed if "{" in spec.id and not spec.example] == []
+
+
+def test_installed_packages_register_through_their_entry_point(tmp_path):
+    metadata = tmp_path / "other_games-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: other-games\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[turnwise.envs]\nother = other_games\n")
+    (tmp_path / "other_games.py").write_text(
+        "from turnwise.envs import Env, register\n"
+        "class Coin(Env):\n    def reset(self, seed=None, task=None): return 'heads?', {}\n"
+        "register('other/coin', Coin)\n"
+    )
+    program = "from turnwise.envs import make; print(make('other/coin').reset(seed=0))"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True
+    )
+    assert result.stdout == "('heads?', {})\n"
+
+
+def test_listing_all_environments_imports_neither_torch_nor_numpy():
+    program = "import sys; from turnwise.envs import specs; specs(); print({'torch', 'numpy'} & set(sys.modules))"
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert output == "set()\n"
