@@ -1,5 +1,54 @@
-"""Registrations of the adapters environments."""
+"""Environments of other packages, each behind an optional dependency that is imported only when one is made."""
 
 from turnwise.envs.registry import EnvSpec
 
-SPECS: tuple[EnvSpec, ...] = ()
+SPECS: tuple[EnvSpec, ...] = (
+    EnvSpec(
+        id="rg/{name}",
+        entry_point="turnwise.envs.adapters.reasoning_gym:ReasoningGym",
+        summary="Any reasoning-gym family: one question, scored by the family's own scorer.",
+        extra="reasoning-gym",
+        example="rg/spell_backward",
+    ),
+    EnvSpec(
+        id="textarena/{name}",
+        entry_point="turnwise.envs.adapters.textarena:TextArena",
+        summary="TextArena games for one player or several seats.",
+        extra="textarena",
+        example="textarena/TicTacToe-v0",
+    ),
+    EnvSpec(
+        id="textworld/w{rooms:int}-o{objects:int}-q{quest:int}",
+        entry_point="turnwise.envs.adapters.textworld:TextWorld",
+        summary="Generated TextWorld adventures by rooms, objects and quest length; rewards sparse, balanced or dense.",
+        extra="textworld",
+        example="textworld/w2-o3-q4",
+    ),
+    EnvSpec(
+        id="gym/{name}",
+        entry_point="turnwise.envs.adapters.gymnasium:Gymnasium",
+        summary="Gymnasium's toy-text worlds told in words: FrozenLake, CliffWalking, Taxi, Blackjack.",
+        extra="gymnasium",
+        example="gym/FrozenLake-v1",
+    ),
+    EnvSpec(
+        id="minigrid/{name}",
+        entry_point="turnwise.envs.adapters.minigrid:MiniGrid",
+        summary="MiniGrid and BabyAI levels told in words.",
+        extra="minigrid",
+        example="minigrid/BabyAI-GoToRedBall-v0",
+    ),
+    EnvSpec(
+        id="gem/{name}",
+        entry_point="turnwise.envs.adapters.gem:Gem",
+        summary="GEM environments, with their global seeding contained.",
+        extra="gem",
+        example="gem/game:GuessTheNumber-v0-hard",
+    ),
+    EnvSpec(
+        id="verifiers/{name}",
+        entry_point="turnwise.envs.adapters.verifiers:Verifiers",
+        summary="Installed verifiers tasksets that score a single reply.",
+        extra="verifiers",
+    ),
+)

@@ -16,9 +16,7 @@ EXPRESSION_FAMILIES = frozenset(
 )
 """Families that let sympy parse the answer."""
 
-_FUNCTIONS = frozenset(
-    "sqrt exp log ln sin cos tan cot sec csc asin acos atan sinh cosh tanh asinh acosh atanh erf Abs abs pi".split()
-)
+_FUNCTION = re.compile(r"sqrt|exp|log|ln|a?(sin|cos|tan)h?|cot|sec|csc|erf|[Aa]bs|pi|[A-Za-z]")
 _CHARACTERS = re.compile(r"[A-Za-z0-9\s+\-*/^().,]*")
 _WORD = re.compile(r"[A-Za-z]+")
 
@@ -45,5 +43,4 @@ def _is_code_free(text: str) -> bool:
 
 def _is_mathematics(text: str) -> bool:
     """Numbers, operators, one-letter symbols and elementary functions; no quotes, attributes or other names."""
-    words = _WORD.findall(text)
-    return bool(_CHARACTERS.fullmatch(text)) and all(len(word) == 1 or word in _FUNCTIONS for word in words)
+    return bool(_CHARACTERS.fullmatch(text)) and all(map(_FUNCTION.fullmatch, _WORD.findall(text)))

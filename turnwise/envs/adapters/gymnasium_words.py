@@ -76,8 +76,8 @@ WORDS = {
         arguments=lambda rng: {"max_episode_steps": 100},
     ),
     "Taxi-v4": Words(
-        rules="Fetch the passenger and drop them off at their destination. Each step costs 1, a wrong pickup or dropoff 10;"
-        " the ride pays 20. Walls are drawn as |, open streets as :.",
+        rules="Fetch the passenger and drop them off at their destination. Each step costs 1, a wrong pickup or"
+        " dropoff 10; the ride pays 20. Walls are drawn as |, open streets as :.",
         actions=("south", "north", "east", "west", "pickup", "dropoff"),
         describe=_taxi,
         goal_reward=20.0,

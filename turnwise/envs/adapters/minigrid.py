@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
-import minigrid  # registers the levels with Gymnasium
+
+# Importing any part of minigrid registers its levels with Gymnasium.
 from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT, STATE_TO_IDX
 from minigrid.utils.baby_ai_bot import BabyAIBot, DisappearedBoxError
 
@@ -18,6 +19,8 @@ RULES = (
     "You stand in a grid of rooms and see the cells in front of you. left and right turn you, forward moves one step,"
     " pickup and drop handle the object before you, toggle opens or closes what is before you."
 )
+BEYOND_THE_BOT = ("KeyInBox", "Carrying")
+"""Levels that begin with something in a box or in hand, which the bot cannot plan for."""
 _DOOR_STATES = {index: state for state, index in STATE_TO_IDX.items()}
 _UNREMARKABLE = frozenset({"unseen", "empty", "wall", "floor", "agent"})
 
@@ -66,8 +69,8 @@ class MiniGrid(Env):
         return ACTIONS[int(self.advice)]
 
     def has_oracle(self) -> bool:
-        """The bot knows the BabyAI levels."""
-        return self.name.startswith("BabyAI-")
+        """The bot knows the BabyAI levels, but not all of them."""
+        return self.name.startswith("BabyAI-") and not any(part in self.name for part in BEYOND_THE_BOT)
 
     def _tell_bot(self, action: int) -> None:
         if self.bot is None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from reasoning_gym.factory import DATASETS, create_dataset
 
-from turnwise.envs.adapters.names import check_name
 from turnwise.envs.adapters.evaluated_answers import is_harmless
 from turnwise.envs.adapters.isolated_random import IsolatedRandom
+from turnwise.envs.adapters.names import check_name
 from turnwise.envs.base import Env, Reset, Step
 
 OPEN, CLOSE = "<answer>", "</answer>"

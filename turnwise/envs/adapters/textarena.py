@@ -8,8 +8,8 @@ from typing import Any
 import textarena
 from textarena.envs.registration import ENV_REGISTRY
 
-from turnwise.envs.adapters.names import check_name
 from turnwise.envs.adapters.isolated_random import IsolatedRandom
+from turnwise.envs.adapters.names import check_name
 from turnwise.envs.base import ONE_SEAT, Env, Info, Reset, Step
 
 MAX_PLAYERS = 15
@@ -93,7 +93,9 @@ def _load(name: str) -> Any:
     try:
         return textarena.make(name)
     except (ImportError, LookupError, OSError, SyntaxError) as error:
-        raise ValueError(f"TextArena cannot load {name!r} here; make this available or choose another: {error}") from error
+        raise ValueError(
+            f"TextArena cannot load {name!r} here; make this available or choose another: {error}"
+        ) from error
 
 
 def _fewest_players(game: Any) -> int:

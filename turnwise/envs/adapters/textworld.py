@@ -16,7 +16,7 @@ from turnwise.envs.adapters.textworld_cache import GameSettings, game_file
 from turnwise.envs.base import Env, Reset, Step
 
 GAME_SEEDS = {"test": range(1, 101), "validation": range(10_001, 10_501), "train": range(30_001, 35_001)}
-"""Game seeds that each split draws from, those of published results; a seed in no range may be asked for in training."""
+"""Game seeds that each split draws from, those of published results; others may be asked for in training."""
 STEPS_PER_QUEST_COMMAND = 3
 MAX_COMMAND_CHARACTERS = 200
 PARTS = {"sparse": 1, "balanced": 2}
