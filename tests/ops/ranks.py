@@ -21,6 +21,8 @@ def on_ranks(work: Sequence[Callable[[Reduce], Result]]) -> list[Result]:
         def reduce(values: Tensor) -> Tensor:
             brought[rank] = values
             everyone.wait()
+            kinds = {(tensor.dtype, tensor.device, tensor.shape) for tensor in brought}
+            assert len(kinds) == 1, f"a real all-reduce would fail or hang: ranks bring {kinds}"
             total = torch.stack(brought).sum(0)
             everyone.wait()  # nobody brings the next tensor before all have read this one
             return total

@@ -1,0 +1,123 @@
+"""`pack`: where tokens, turns and rewards land, and what it refuses."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+
+from tests.ops import reference
+from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, make_groups, ragged
+from turnwise.rollout.packing import pack
+from turnwise.types import Group, StopReason, Trajectory, Turn
+
+
+def one(*turns: Turn, **fields: object) -> list[Group]:
+    """A group with one trajectory."""
+    trajectory = Trajectory(id="geo-17/0", turns=[*turns], stop=StopReason.DONE, terminated=True)
+    for name, value in fields.items():
+        setattr(trajectory, name, value)
+    return [Group(id="geo-17", trajectories=[trajectory])]
+
+
+def test_the_worked_example_of_the_docstring():
+    search = Turn(prompt_ids=[1, 5, 6], sampled_ids=[40, 41, 2], logprobs=[-0.1, -0.7, -0.2])
+    answer = Turn(prompt_ids=[7, 8], sampled_ids=[50, 2], logprobs=[-0.3, -0.1], reward=1.0)
+    batch = pack(one(search, answer))
+    assert batch.ids_T.tolist() == [1, 5, 6, 40, 41, 2, 7, 8, 50, 2]
+    assert batch.position_T.tolist() == list(range(10))
+    assert batch.turn_T.tolist() == [-1, -1, -1, 0, 0, 0, -1, -1, 1, 1]
+    assert batch.index_T.tolist() == [-1, -1, -1, 0, 0, 0, -1, -1, 1, 1]
+    assert batch.source_T.tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 1, 1]
+    assert batch.reward_T.tolist() == [0.0] * 9 + [1.0]
+    assert batch.mu_T is not None
+    assert batch.mu_T.tolist() == pytest.approx([0, 0, 0, -0.1, -0.7, -0.2, 0, 0, -0.3, -0.1])
+    assert (batch.index_K.tolist(), batch.sequence_K.tolist(), batch.length_S.tolist()) == ([0, 1], [0, 0], [10])
+    assert batch.place(8) == "trajectory 'geo-17/0', turn 1, token 8"
+
+
+@ragged
+@given(cases)
+def test_layout_agrees_with_a_walk_over_the_trajectories(case: Case):
+    made, batch = reference.layout(case.groups), case.batch
+    turn_of = {row: number for number, step in enumerate(made.steps) for row in step.rows}
+    assert batch.tokens == made.tokens
+    assert batch.turn_T.tolist() == [turn_of.get(row, -1) for row in range(made.tokens)]
+    assert batch.reward_T.tolist() == pytest.approx(made.rewards)
+    assert batch.sequence_K.tolist() == [step.sequence for step in made.steps]
+    assert batch.index_K.tolist() == [step.index for step in made.steps]
+    states = {anchor: step.state for anchor, step in zip(batch.anchor_K.tolist(), made.steps, strict=True)}
+    assert [states[anchor] for anchor in batch.anchor_K.tolist()] == [step.state for step in made.steps]
+    assert len(set(states.values())) == len(states)
+    assert int(batch.length_S.sum()) == batch.tokens
+
+
+@ragged
+@given(cases)
+def test_sampled_ids_and_rewards_survive_packing(case: Case):
+    trajectories = [trajectory for group in case.groups for trajectory in group.trajectories]
+    sampled = [token for trajectory in trajectories for turn in trajectory.turns for token in turn.sampled_ids]
+    assert case.batch.ids_T[case.batch.sampled_T].tolist() == sampled
+    assert float(case.batch.reward_T.sum()) == pytest.approx(sum(trajectory.reward for trajectory in trajectories))
+    assert case.batch.truncated_S.tolist() == [trajectories[row].truncated for row in case.batch.trajectory_S.tolist()]
+
+
+def test_restart_opens_a_sequence_whose_positions_begin_again():
+    batch = pack(make_groups([[EpisodeShape(turns=[TurnShape(), TurnShape(restarts=True)], final=1)]]))
+    assert batch.position_T.tolist() == [0, 1, 2, 0, 1, 2, 3]
+    assert batch.trajectory_S.tolist() == [0, 0]
+    assert batch.index_K.tolist() == [0, 1]
+
+
+def test_unknown_sampler_logprobs_stay_unassigned():
+    assert pack(one(Turn(sampled_ids=[1]))).mu_T is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_bad_numbers_name_trajectory_and_turn(bad: float):
+    good = Turn(sampled_ids=[3], logprobs=[-1.0])
+    with pytest.raises(ValueError, match=r"'geo-17/0', turn 1: log-prob of sampled token 1 is"):
+        pack(one(good, Turn(sampled_ids=[1, 2], logprobs=[-0.1, bad])))
+    with pytest.raises(ValueError, match=r"'geo-17/0', turn 1: reward is .*must be finite"):
+        pack(one(good, Turn(sampled_ids=[1], logprobs=[-0.1], reward=bad)))
+
+
+def test_lengths_must_agree():
+    with pytest.raises(ValueError, match=r"'geo-17/0', turn 0: 2 sampled ids but 1 log-probs"):
+        pack(one(Turn(sampled_ids=[1, 2], logprobs=[-0.1])))
+
+
+def test_known_and_unknown_logprobs_do_not_mix():
+    with pytest.raises(ValueError, match=r"turn 1: some turns carry sampler log-probs and some do not; pack .* apart"):
+        pack(one(Turn(sampled_ids=[1], logprobs=[-0.1]), Turn(sampled_ids=[2])))
+
+
+def test_an_empty_turn_has_no_logprobs_to_mix():
+    batch = pack(one(Turn(sampled_ids=[1], logprobs=[-0.1]), Turn(prompt_ids=[4])))
+    assert batch.mu_T is not None
+
+
+def test_reward_before_any_sampled_token_is_refused():
+    with pytest.raises(ValueError, match=r"turn 0: a reward of 0.5 but no sampled token to carry it"):
+        pack(one(Turn(prompt_ids=[1], reward=0.5), Turn(sampled_ids=[1], logprobs=[-0.1])))
+
+
+@pytest.mark.parametrize("stop", [StopReason.ENV_ERROR, StopReason.TIMEOUT])
+def test_failed_episodes_never_enter_a_batch(stop: StopReason):
+    with pytest.raises(ValueError, match=f"'geo-17/0' ended by {stop.value}.*'errored' filter"):
+        pack(one(Turn(sampled_ids=[1], logprobs=[-0.1]), stop=stop))
+
+
+@pytest.mark.parametrize("empty", [list, lambda: [Group(id="none", trajectories=[])]])
+def test_nothing_to_pack_is_an_error(empty: Callable[[], list[Group]]):
+    with pytest.raises(ValueError, match="nothing to pack"):
+        pack(empty())
+
+
+@pytest.mark.xfail(strict=True, reason="pack checks log-probs and rewards but not Trajectory.bootstrap")
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_bootstrap_must_be_finite(bad: float):
+    cut = one(Turn(sampled_ids=[1], logprobs=[-0.1]), truncated=True, terminated=False, bootstrap=bad)
+    with pytest.raises(ValueError, match=r"'geo-17/0'.*bootstrap"):
+        pack(cut, dtype=torch.float64)
