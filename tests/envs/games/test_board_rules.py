@@ -114,6 +114,12 @@ def test_dense_fifteen_puzzle_pays_new_tiles_in_place():
     assert rewards(env, "left", "right", "left", "left") == [0.5, 0.0, 0.0, 0.5]
 
 
+def test_dense_fifteen_puzzle_pays_nothing_for_the_gap_in_place():
+    env = arrange(fifteen_puzzle(size=3, scramble=2, max_turns=9, dense=True), tiles=[1, 2, 3, 4, 5, 6, 8, 0, 7])
+    assert rewards(env, "left") == [0.0]
+    assert env.rules.state_key() == "1 2 3\n4 5 6\n8 7 _"
+
+
 def test_hanoi_refuses_a_larger_disk_on_a_smaller_one_and_an_empty_peg():
     env = arrange(hanoi(disks=3, max_turns=20), pegs=["A", "A", "A"])
     assert env.rules.state_key() == "A: 3 2 1\nB:\nC:"

@@ -63,7 +63,7 @@ SPECS: tuple[EnvSpec, ...] = (
         "fifteen-puzzle",
         "fifteen_puzzle",
         "slide tiles into order",
-        easy={"size": 3, "scramble": 10, "max_turns": 30},
+        easy={"size": 3, "scramble": 6, "max_turns": 24},
         hard={"size": 4, "scramble": 24, "max_turns": 60},
     ),
     *_levels(
@@ -77,7 +77,7 @@ SPECS: tuple[EnvSpec, ...] = (
         "2048",
         "twenty_forty_eight",
         "merge tiles up to a target",
-        easy={"target": 64, "max_turns": 100},
+        easy={"target": 128, "max_turns": 150},
         hard={"target": 256, "max_turns": 300},
     ),
     *_levels(

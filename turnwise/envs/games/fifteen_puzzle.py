@@ -1,4 +1,4 @@
-"""The fifteen puzzle (and its smaller brothers): slide tiles into the gap until they stand in order."""
+"""The fifteen puzzle and its other sizes: slide tiles into the gap until they stand in order."""
 
 from __future__ import annotations
 

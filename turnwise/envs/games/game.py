@@ -21,6 +21,8 @@ MAX_CONTENT = 64
 """No action is longer; what is has no meaning to a game, and parsers need not fear a megabyte."""
 
 MAX_DRAWS = 1_000
+"""Instances drawn before a game's settings are called unsolvable; the registered ones need a few dozen at most."""
+
 DIRECTIONS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 """Steps as (rows down, columns right)."""
 
