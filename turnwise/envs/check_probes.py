@@ -6,6 +6,7 @@ import random
 import re
 import statistics
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import methodcaller
@@ -18,7 +19,7 @@ from turnwise.envs.workers import Host
 
 _ORACLE_TURNS = 2000
 _HUGE_OBSERVATION = 100_000
-_ZERO_DRAWS = 300
+_SAMPLES, _SAMPLE_SECONDS = 300, 1.0
 _GIBBERISH = "@@ neither an action nor an answer @@"
 _ZERO = re.compile(r"(?<![\w.])0(?![\w.])")
 _HOSTILE = {
@@ -202,8 +203,7 @@ async def _zero_is_lost(patient: Patient, seed: int) -> bool | None:
     """Whether every zero action fails and others do not; None when the first state offers no zero action."""
     async with patient.instance() as host:
         await patient.reset(host, seed)
-        choose = patient.random_player(f"zero {seed}")
-        actions = sorted({await choose(host) for _ in range(_ZERO_DRAWS)})
+        actions = sorted(await _sample(patient.random_player(f"zero {seed}"), host))
         zeros = [action for action in actions if _ZERO.search(action)][:3]
         others = [action for action in actions if not _ZERO.search(action)][:3]
         if not zeros or not others:
@@ -211,6 +211,16 @@ async def _zero_is_lost(patient: Patient, seed: int) -> bool | None:
         gibberish = await _answer(patient, host, seed, _GIBBERISH)
         lost = {action: _lost(await _answer(patient, host, seed, action), gibberish) for action in zeros + others}
     return all(lost[action] for action in zeros) and not any(lost[action] for action in others)
+
+
+async def _sample(choose: Choose, host: Host) -> set[str]:
+    """Many different actions: enough to meet a zero if there is one, as far as time allows."""
+    actions, end = set[str](), time.perf_counter() + _SAMPLE_SECONDS
+    for _ in range(_SAMPLES):
+        actions.add(await choose(host))
+        if time.perf_counter() > end:
+            break
+    return actions
 
 
 async def _answer(patient: Patient, host: Host, seed: int, action: str) -> Moment:
