@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.ops.batches import EpisodeShape, TurnShape, make_case
+from tests.ops.batches import EpisodeShape, TurnShape, known, make_case
 from turnwise.algorithm import compute_credit, compute_loss, preset
 from turnwise.ops.advantages import bilevel_gae, gae, split_gae, turn_gae
 from turnwise.ops.mismatch import masked, truncated, veto
@@ -31,12 +31,11 @@ def poisoned(stream: str, bad: float) -> TokenBatch:
 
 
 def now(batch: TokenBatch) -> torch.Tensor:
-    assert batch.mu_T is not None
-    return batch.mu_T + 0.1
+    return known(batch.mu_T) + 0.1
 
 
 def scores(batch: TokenBatch) -> Scores:
-    return Scores(logprob_T=now(batch), value_T=batch.value_T)
+    return Scores(logprob_T=now(batch), value_T=known(batch.value_T))
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -65,22 +64,20 @@ def test_bad_logprobs_of_the_learner_never_become_a_silent_loss(bad: float):
     logprob_T = now(batch)
     logprob_T[10] = bad
     with pytest.raises(ValueError, match=f"log-prob {PLACE}"):
-        compute_loss(row, batch, Scores(logprob_T=logprob_T, value_T=batch.value_T))
+        compute_loss(row, batch, Scores(logprob_T=logprob_T, value_T=known(batch.value_T)))
 
 
 def test_all_bad_tokens_are_counted():
     batch = poisoned("value_T", math.nan)
-    assert batch.value_T is not None
     with pytest.raises(ValueError, match=r"'task-0/0', turn 0, token 1 \(8 bad tokens in all\)"):
-        gae(batch.with_(value_T=torch.full_like(batch.value_T, math.inf)))
+        gae(batch.with_(value_T=torch.full_like(known(batch.value_T), math.inf)))
 
 
 def test_a_bad_bootstrap_never_becomes_a_silent_advantage():
     turns = [TurnShape(reward=1.0)]
     batch = make_case([[EpisodeShape(turns=turns, bootstrap=0.5)]]).batch
-    assert batch.bootstrap_S is not None
     with pytest.raises(ValueError, match="'task-0/0'"):
-        compute_credit(preset("ppo"), batch.with_(bootstrap_S=batch.bootstrap_S * math.nan))
+        compute_credit(preset("ppo"), batch.with_(bootstrap_S=known(batch.bootstrap_S) * math.nan))
 
 
 @pytest.mark.parametrize("name", ["turn-ppo", "grpo", "minirl", "poad", "dapo"])
@@ -92,8 +89,7 @@ def test_environment_tokens_may_hold_anything(name: str, bad: float):
 
     def gradients(filler: float) -> list[torch.Tensor]:
         def fill(values_T: torch.Tensor | None) -> torch.Tensor:
-            assert values_T is not None
-            return torch.where(sampled_T, values_T, filler)
+            return torch.where(sampled_T, known(values_T), filler)
 
         streams = {field: fill(getattr(case.batch, field)) for field in ("old_T", "mu_T", "ref_T", "value_T")}
         logprob_T, value_T = fill(case.logprob_T).requires_grad_(), fill(case.scores().value_T).detach()

@@ -1,6 +1,7 @@
 """ST-PPO's lemmas: the turn-level policy gradient, and the clipping bias C as what the clip takes away."""
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from torch import Tensor
 
 from tests.ops import reference, reference_loss
-from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, make_case, ragged, random_case
+from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, ragged, random_case
 from tests.ops.tiny_policy import TinyPolicy, stale
 from turnwise.ops.clip_bias import bias_coefficients
 from turnwise.ops.ratios import RATIOS
@@ -17,6 +18,7 @@ from turnwise.ops.surrogates import Ratios, Terms, ppo_clip
 from turnwise.ops.weights import Counts, sequence_mean
 from turnwise.types import TokenBatch
 
+RATIO: Mapping[str, Callable[..., Tensor]] = RATIOS
 LEVELS = ["token", "turn", "sequence"]
 SEEDS = range(4)
 
@@ -31,9 +33,8 @@ class Objective:
 
     @classmethod
     def of(cls, batch: TokenBatch, logprob_T: Tensor, level: str) -> "Objective":
-        assert batch.advantage_T is not None
-        ratio_T = RATIOS[level](batch, logprob_T)
-        terms = ppo_clip(Ratios(weight_T=ratio_T, clip_T=ratio_T), logprob_T, batch.advantage_T)
+        ratio_T = RATIO[level](batch, logprob_T)
+        terms = ppo_clip(Ratios(weight_T=ratio_T, clip_T=ratio_T), logprob_T, known(batch.advantage_T))
         return cls(terms=terms, ratio_T=ratio_T, weight_T=sequence_mean(batch, Counts.of(batch)))
 
     @property
@@ -47,8 +48,7 @@ class Objective:
 
 def coefficients(case: Case, batch: TokenBatch, made: Objective, *, level: str, keep: str) -> Tensor:
     """What the notes' formulas give each token, for the clipped tokens, the others or all of them."""
-    assert batch.advantage_T is not None
-    ratio, advantage = made.ratio_T.tolist(), batch.advantage_T.tolist()
+    ratio, advantage = made.ratio_T.tolist(), known(batch.advantage_T).tolist()
     out = [reference_loss.clipped(w, a, 0.2, 0.2) for w, a in zip(ratio, advantage, strict=True)]
     chosen = {"clipped": out, "unclipped": [not gone for gone in out], "all": [True] * len(out)}[keep]
     layout = reference.layout(case.groups)
@@ -60,9 +60,8 @@ def coefficients(case: Case, batch: TokenBatch, made: Objective, *, level: str, 
 def test_turn_gradient_and_bias_by_hand():
     # One turn of two tokens, w = 1.5 shared, A = (2, −1), weight ½ each: the first token is clipped (1.5 > 1.2, A > 0).
     batch = make_case([[EpisodeShape(turns=[TurnShape(prompt=0, sampled=2)])]]).batch
-    assert batch.old_T is not None
     batch = batch.with_(advantage_T=torch.tensor([2.0, -1.0], dtype=torch.float64))
-    logprob_T = (batch.old_T + torch.tensor([0.0, 2 * math.log(1.5)], dtype=torch.float64)).requires_grad_()
+    logprob_T = (known(batch.old_T) + torch.tensor([0.0, 2 * math.log(1.5)], dtype=torch.float64)).requires_grad_()
     made = Objective.of(batch, logprob_T, "turn")
     assert made.terms.clipped_T.tolist() == [True, False]
     (gradient_T,) = torch.autograd.grad(made.clipped, logprob_T, retain_graph=True)
@@ -72,9 +71,8 @@ def test_turn_gradient_and_bias_by_hand():
 
 def test_token_bias_by_hand():
     batch = make_case([[EpisodeShape(turns=[TurnShape(prompt=0, sampled=2)])]]).batch
-    assert batch.old_T is not None
     batch = batch.with_(advantage_T=torch.tensor([2.0, -1.0], dtype=torch.float64))
-    logprob_T = (batch.old_T + math.log(1.5)).requires_grad_()
+    logprob_T = (known(batch.old_T) + math.log(1.5)).requires_grad_()
     made = Objective.of(batch, logprob_T, "token")
     close(bias_coefficients(made.unclipped - made.clipped, logprob_T), [1.5, 0.0])  # ½ · 1.5 · 2, the clipped one only
 
@@ -109,8 +107,7 @@ def test_clipped_gradient_plus_bias_is_the_unclipped_gradient(level: str, seed: 
 @ragged
 @given(cases)
 def test_library_bias_agrees_with_the_formulas(level: str, case: Case):
-    assert case.batch.advantage_T is not None
-    batch = case.batch.with_(advantage_T=torch.nan_to_num(case.batch.advantage_T))
+    batch = case.batch.with_(advantage_T=torch.nan_to_num(known(case.batch.advantage_T)))
     logprob_T = torch.nan_to_num(case.logprob_T).requires_grad_()
     made = Objective.of(batch, logprob_T, level)
     wanted_T = coefficients(case, batch, made, level=level, keep="clipped")
@@ -119,9 +116,8 @@ def test_library_bias_agrees_with_the_formulas(level: str, case: Case):
 
 def test_on_policy_the_turn_ratio_averages_the_advantage_of_a_turn():
     batch = make_case([[EpisodeShape(turns=[TurnShape(prompt=0, sampled=3), TurnShape(prompt=0, sampled=1)])]]).batch
-    assert batch.old_T is not None
     batch = batch.with_(advantage_T=torch.tensor([1.0, 2.0, 6.0, -4.0], dtype=torch.float64))
-    logprob_T = batch.old_T.clone().requires_grad_()
+    logprob_T = known(batch.old_T).clone().requires_grad_()
     (by_turn_T,) = torch.autograd.grad(Objective.of(batch, logprob_T, "turn").clipped, logprob_T)
     (by_token_T,) = torch.autograd.grad(Objective.of(batch, logprob_T, "token").clipped, logprob_T)
     close(4 * by_turn_T, [3.0, 3.0, 3.0, -4.0])
@@ -133,20 +129,17 @@ def test_straight_through_agrees_with_the_flowing_gradient_iff_advantages_are_co
     logprob_T = torch.nan_to_num(case.logprob_T).requires_grad_()
 
     def gradient(advantage_T: Tensor, form: str) -> Tensor:
-        ratio_T = RATIOS["turn"](case.batch, logprob_T, gradient=form)
+        ratio_T = RATIO["turn"](case.batch, logprob_T, gradient=form)
         return torch.autograd.grad((ratio_T * advantage_T).sum(), logprob_T)[0]
 
     constant_T = torch.where(case.batch.sampled_T, 0.3 * case.batch.turn_T, 0).to(torch.float64)
     close(gradient(constant_T, "flow"), gradient(constant_T, "straight-through"))
-    assert case.batch.advantage_T is not None
-    varying_T = torch.nan_to_num(case.batch.advantage_T)
+    varying_T = torch.nan_to_num(known(case.batch.advantage_T))
     assert float((gradient(varying_T, "flow") - gradient(varying_T, "straight-through")).abs().max()) > 0.1
 
 
 def test_nothing_is_clipped_before_the_first_update():
     batch = random_case(2).batch
-    assert batch.old_T is not None
-    assert batch.advantage_T is not None
-    batch = batch.with_(advantage_T=torch.nan_to_num(batch.advantage_T))
+    batch = batch.with_(advantage_T=torch.nan_to_num(known(batch.advantage_T)))
     for level in LEVELS:
-        assert not Objective.of(batch, torch.nan_to_num(batch.old_T), level).terms.clipped_T.any()
+        assert not Objective.of(batch, torch.nan_to_num(known(batch.old_T)), level).terms.clipped_T.any()

@@ -9,8 +9,8 @@ from hypothesis import given
 from torch import Tensor
 
 from tests.ops.batches import Case, cases, close, ragged, random_case
-from turnwise.ops.advantages import ADVANTAGES
-from turnwise.ops.mismatch import MISMATCHES
+from turnwise.ops.advantages import ADVANTAGES, return_to_go
+from turnwise.ops.mismatch import masked, truncated, veto
 from turnwise.ops.normalizers import NORMALIZERS, alone
 from turnwise.ops.ratios import RATIOS
 from turnwise.ops.rewards import overlong, token_kl
@@ -22,7 +22,7 @@ Op = Callable[[TokenBatch, Tensor], Tensor]
 
 
 def _normalized(batch: TokenBatch, normalizer: Callable[..., Tensor]) -> Tensor:
-    return normalizer(batch, ADVANTAGES["return-to-go"](batch, gamma=0.9).advantage_T, alone)
+    return normalizer(batch, return_to_go(batch, gamma=0.9).advantage_T, alone)
 
 
 OPS: dict[str, Op] = {
@@ -31,8 +31,7 @@ OPS: dict[str, Op] = {
     **{f"ratio {kind}": lambda b, logprob_T, op=op: op(b, logprob_T) for kind, op in RATIOS.items()},
     **{
         f"mismatch {kind} {level}": lambda b, _, op=op, level=level: op(b, level=level)
-        for kind, op in MISMATCHES.items()
-        if kind != "none"
+        for kind, op in {"truncated": truncated, "masked": masked, "veto": veto}.items()
         for level in ("token", "turn", "sequence")
     },
     **{f"weights {kind}": lambda b, _, op=op: op(b, Counts.of(b)) for kind, op in WEIGHTS.items()},

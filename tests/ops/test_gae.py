@@ -6,7 +6,7 @@ from hypothesis import given
 from torch import Tensor
 
 from tests.ops import reference
-from tests.ops.batches import Case, EpisodeShape, TurnShape, assign, cases, close, make_case, make_groups, ragged
+from tests.ops.batches import Case, EpisodeShape, TurnShape, assign, cases, close, known, make_case, make_groups, ragged
 from turnwise.ops.advantages import bilevel_gae, gae, return_to_go, split_gae, turn_gae
 from turnwise.types import TokenBatch
 
@@ -31,8 +31,7 @@ def valued(case: Case, *values: float) -> TokenBatch:
 
 
 def sampled(batch: TokenBatch, stream_T: Tensor | None) -> Tensor:
-    assert stream_T is not None
-    return stream_T[batch.sampled_T]
+    return known(stream_T)[batch.sampled_T]
 
 
 def test_token_gae_by_hand():
@@ -81,8 +80,7 @@ def test_returns_by_hand():
 @given(cases)
 def test_gae_of_every_level_agrees_with_loops(case: Case):
     made, batch = reference.layout(case.groups), case.batch
-    assert batch.value_T is not None
-    streams = (made, made.rewards, batch.value_T.tolist())
+    streams = (made, made.rewards, known(batch.value_T).tolist())
     close(gae(batch, gamma=0.9, lam=0.8).advantage_T, reference.token_gae(*streams, gamma=0.9, lam=0.8))
     close(
         split_gae(batch, gamma_token=0.97, lam_token=0.9, gamma_turn=0.8, lam_turn=0.7).advantage_T,
@@ -109,9 +107,8 @@ def test_returns_of_both_levels_agree_with_loops(case: Case):
 @given(cases)
 def test_critic_targets_are_advantage_plus_value(case: Case):
     batch = case.batch
-    assert batch.value_T is not None
     for credit in (gae(batch, gamma=0.9), split_gae(batch), bilevel_gae(batch)):
-        close(sampled(batch, credit.return_T), sampled(batch, credit.advantage_T + batch.value_T))
+        close(sampled(batch, credit.return_T), sampled(batch, credit.advantage_T + known(batch.value_T)))
 
 
 def test_poad_oracle_discounts_turns_and_not_tokens():
@@ -136,9 +133,8 @@ def test_poad_miniature_flat_discounting_prefers_the_short_action(length: int, r
 @given(cases)
 def test_token_gae_without_discount_telescopes_to_return_minus_value(case: Case):
     batch = case.batch
-    assert batch.value_T is not None
     returns_T = return_to_go(batch, level="token").advantage_T
-    close(gae(batch).advantage_T, returns_T - batch.value_T, where=batch.sampled_T)
+    close(gae(batch).advantage_T, returns_T - known(batch.value_T), where=batch.sampled_T)
 
 
 @ragged

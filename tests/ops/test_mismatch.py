@@ -1,17 +1,20 @@
 """Weights for the gap between sampler and trainer, and the denominators that rejected tokens leave."""
 
 import math
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
 from hypothesis import given
+from torch import Tensor
 
 from tests.ops import reference, reference_loss
-from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, make_case, ragged
-from turnwise.ops.mismatch import MISMATCHES, masked, no_mismatch, truncated, veto
+from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, ragged
+from turnwise.ops.mismatch import masked, no_mismatch, truncated, veto
 from turnwise.ops.weights import WEIGHTS, Counts
 from turnwise.types import TokenBatch
 
+WEIGHT: Mapping[str, Callable[..., Tensor]] = {"truncated": truncated, "masked": masked, "veto": veto}
 LEVELS = ["token", "turn", "sequence"]
 BOUNDS = {"truncated": 1.3, "masked": 1.3, "veto": 0.8}
 
@@ -19,8 +22,7 @@ BOUNDS = {"truncated": 1.3, "masked": 1.3, "veto": 0.8}
 def gaps(*of_tokens: float) -> TokenBatch:
     """A turn of two tokens and a turn of one, with these π_old / μ."""
     batch = make_case([[EpisodeShape(turns=[TurnShape(sampled=2), TurnShape(sampled=1)])]]).batch
-    assert batch.mu_T is not None
-    old_T = batch.mu_T.clone()
+    old_T = known(batch.mu_T).clone()
     old_T[batch.sampled_T] += torch.tensor([math.log(gap) for gap in of_tokens], dtype=torch.float64)
     return batch.with_(old_T=old_T)
 
@@ -47,20 +49,18 @@ def test_mismatch_weights_by_hand():
 @given(cases)
 def test_mismatch_weights_agree_with_loops(kind: str, level: str, case: Case):
     made, batch = reference.layout(case.groups), case.batch
-    assert batch.old_T is not None
-    assert batch.mu_T is not None
     option = {"floor": BOUNDS[kind]} if kind == "veto" else {"cap": BOUNDS[kind]}
     expected = reference_loss.mismatch(
-        made, batch.old_T.tolist(), batch.mu_T.tolist(), kind=kind, level=level, bound=BOUNDS[kind]
+        made, known(batch.old_T).tolist(), known(batch.mu_T).tolist(), kind=kind, level=level, bound=BOUNDS[kind]
     )
-    close(MISMATCHES[kind](batch, level=level, **option), expected, where=batch.sampled_T)
+    close(WEIGHT[kind](batch, level=level, **option), expected, where=batch.sampled_T)
 
 
 def test_equal_sampler_and_trainer_leave_weight_one():
     batch = gaps(1.0, 1.0, 1.0)
-    for kind in ("truncated", "masked", "veto"):
+    for weight in WEIGHT.values():
         for level in LEVELS:
-            close(MISMATCHES[kind](batch, level=level), [1.0] * batch.tokens)
+            close(weight(batch, level=level), [1.0] * batch.tokens)
 
 
 def test_rejected_tokens_leave_every_denominator():
@@ -75,6 +75,6 @@ def test_rejected_tokens_leave_every_denominator():
 @pytest.mark.parametrize("missing", ["mu", "old"])
 def test_missing_stream_is_named(missing: str):
     batch = gaps(1.0, 1.0, 1.0).with_(**{f"{missing}_T": None})
-    for kind in ("truncated", "masked", "veto"):
+    for weight in WEIGHT.values():
         with pytest.raises(ValueError, match=f"{missing}' is unassigned; use mismatch: none"):
-            MISMATCHES[kind](batch)
+            weight(batch)

@@ -1,6 +1,7 @@
 """Importance ratios at three levels: numbers, gradients, and the limits in which the levels coincide."""
 
 import math
+from collections.abc import Callable, Mapping
 
 import pytest
 import torch
@@ -8,10 +9,11 @@ from hypothesis import given
 from torch import Tensor
 
 from tests.ops import reference, reference_loss
-from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, make_case, ragged, random_case
+from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, ragged, random_case
 from turnwise.ops.ratios import RATIOS, sequence_ratio, token_ratio, turn_ratio
 from turnwise.types import TokenBatch
 
+RATIO: Mapping[str, Callable[..., Tensor]] = RATIOS
 LEVELS = ["token", "turn", "sequence"]
 
 
@@ -23,15 +25,14 @@ def one_episode(*lengths: int) -> TokenBatch:
 
 def drifted(batch: TokenBatch, *drift: float) -> Tensor:
     """Log-probs that moved from the old ones by this much, token by token."""
-    assert batch.old_T is not None
-    logprob_T = batch.old_T.clone()
+    logprob_T = known(batch.old_T).clone()
     logprob_T[batch.sampled_T] += torch.tensor(drift, dtype=torch.float64)
     return logprob_T
 
 
 def ratio(level: str, batch: TokenBatch, logprob_T: Tensor, pooling: str = "mean", **options: str) -> Tensor:
     """A ratio by name; a token has nothing to pool."""
-    return RATIOS[level](batch, logprob_T, **({} if level == "token" else {"pooling": pooling}), **options)
+    return RATIO[level](batch, logprob_T, **({} if level == "token" else {"pooling": pooling}), **options)
 
 
 def test_ratios_by_hand():
@@ -59,8 +60,7 @@ def test_small_drift_blows_up_the_product_and_not_the_geometric_mean(tokens: int
 @ragged
 @given(cases)
 def test_ratios_agree_with_loops(level: str, against: str, pooling: str, case: Case):
-    then_T = case.batch.old_T if against == "old" else case.batch.mu_T
-    assert then_T is not None
+    then_T = known(case.batch.old_T if against == "old" else case.batch.mu_T)
     made = reference.layout(case.groups)
     expected = reference_loss.ratios(made, case.logprob_T.tolist(), then_T.tolist(), level=level, pooling=pooling)
     close(ratio(level, case.batch, case.logprob_T, pooling, against=against), expected)
@@ -89,8 +89,7 @@ def test_straight_through_keeps_the_value_and_gives_each_token_its_own_gradient(
 @pytest.mark.parametrize("level", LEVELS)
 def test_ratio_is_one_where_nothing_moved(level: str):
     batch = random_case(2).batch
-    assert batch.old_T is not None
-    close(ratio(level, batch, batch.old_T), [1.0] * batch.tokens)
+    close(ratio(level, batch, known(batch.old_T)), [1.0] * batch.tokens)
 
 
 def test_one_token_turns_make_the_turn_ratio_a_token_ratio():

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from tests.ops import reference
-from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, make_case, make_groups, ragged
+from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, make_groups, ragged
 from turnwise.ops.filters import errored, zero_variance
 from turnwise.ops.filters import overlong as overlong_filter
 from turnwise.ops.rewards import overlong, token_kl
@@ -22,8 +22,9 @@ def test_soft_overlong_punishment_by_hand(length: int, penalty: float):
 
 def test_token_kl_by_hand():
     batch = make_case([[EpisodeShape(turns=[TurnShape(sampled=2, reward=1.0)])]]).batch
-    assert batch.old_T is not None
-    batch = batch.with_(ref_T=batch.old_T - 0.5)  # the policy finds each token e^0.5 more likely than the reference
+    batch = batch.with_(
+        ref_T=known(batch.old_T) - 0.5
+    )  # the policy finds each token e^0.5 more likely than the reference
     close(token_kl(batch, coef=0.1), [0.0, -0.05, 0.95])
 
 
@@ -31,10 +32,10 @@ def test_token_kl_by_hand():
 @given(cases)
 def test_reward_transforms_agree_with_loops(case: Case):
     made, batch = reference.layout(case.groups), case.batch
-    assert batch.old_T is not None
-    assert batch.ref_T is not None
     close(batch.reward_T, made.rewards)
-    expected = reference.token_kl(made, made.rewards, batch.old_T.tolist(), batch.ref_T.tolist(), coef=0.2)
+    expected = reference.token_kl(
+        made, made.rewards, known(batch.old_T).tolist(), known(batch.ref_T).tolist(), coef=0.2
+    )
     close(token_kl(batch, coef=0.2), expected)
     close(overlong(batch, limit=6, margin=5), reference.overlong(made, made.rewards, limit=6, margin=5))
 

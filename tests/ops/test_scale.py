@@ -5,13 +5,12 @@ from functools import partial
 
 import pytest
 import torch
-from torch import Tensor
 
-from tests.ops.batches import Case, random_case
+from tests.ops.batches import known, random_case
 from tests.ops.ranks import Reduce, on_ranks
-from tests.ops.tiny_policy import TinyPolicy, stale
+from tests.ops.tiny_policy import TinyPolicy, own_logprobs, stale
 from turnwise.algorithm import compute_loss, preset
-from turnwise.ops.clip_bias import ClipBiasScale, Estimator, Form, logit_norm_squared, scale_factor
+from turnwise.ops.clip_bias import Apply, ClipBiasScale, Estimator, Form, logit_norm_squared, scale_factor
 from turnwise.ops.regularizers import collision
 from turnwise.ops.weights import Counts
 from turnwise.types import Scores, TokenBatch
@@ -23,7 +22,7 @@ def step(scale: ClipBiasScale, policy: TinyPolicy, parts: list[TokenBatch], coun
     """Observe these micro-batches of one optimiser step."""
     for part in parts:
         logits_TV = policy(part)
-        logprob_T = logits_TV.log_softmax(-1).gather(1, part.ids_T[:, None]).squeeze(1)
+        logprob_T = own_logprobs(logits_TV, part)
         loss = compute_loss(ROW, part, Scores(logprob_T=logprob_T, value_T=part.value_T), counts=counts)
         scale.observe(
             bias=loss.bias,
@@ -34,33 +33,25 @@ def step(scale: ClipBiasScale, policy: TinyPolicy, parts: list[TokenBatch], coun
         )
 
 
-def prepared(seed: int) -> tuple[Case, TinyPolicy, TokenBatch]:
-    """A stale batch of a tiny policy, ready for a loss."""
-    case, policy = random_case(seed), TinyPolicy(seed=seed)
-    batch = stale(case, policy, seed=seed)
+def prepared(seed: int) -> tuple[TinyPolicy, TokenBatch]:
+    """A tiny policy and a stale batch of it, ready for a loss."""
+    policy = TinyPolicy(seed=seed)
+    batch = stale(random_case(seed), policy, seed=seed)
     value_T = torch.zeros(batch.tokens, dtype=torch.float64)
-    return case, policy, batch.with_(value_T=value_T, return_T=value_T)
-
-
-def bias_of(batch: TokenBatch, policy: TinyPolicy) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """J_unclipped − J_clipped of the whole batch, its token coefficients, the log-probs and the logits."""
-    logits_TV = policy(batch)
-    logits_TV.retain_grad()
-    logprob_T = logits_TV.log_softmax(-1).gather(1, batch.ids_T[:, None]).squeeze(1)
-    loss = compute_loss(ROW, batch, Scores(logprob_T=logprob_T, value_T=batch.value_T))
-    assert loss.bias is not None
-    assert loss.bias_T is not None
-    return loss.bias, loss.bias_T, logprob_T, logits_TV
+    return policy, batch.with_(value_T=value_T, return_T=value_T)
 
 
 def expected_norm(batch: TokenBatch, policy: TinyPolicy, estimator: Estimator) -> float:
     """The norm by its definition: of the parameters' gradient, of the logits' gradient, of the coefficients."""
-    bias, bias_T, _, logits_TV = bias_of(batch, policy)
+    logits_TV = policy(batch)
+    logprob_T = own_logprobs(logits_TV, batch)
+    loss = compute_loss(ROW, batch, Scores(logprob_T=logprob_T, value_T=batch.value_T))
+    bias = known(loss.bias)
     if estimator == "exact":
         return float(policy.gradient(bias).norm())
     if estimator == "logit":
         return float(torch.autograd.grad(bias, logits_TV)[0].norm())
-    return float(bias_T.norm())
+    return float(known(loss.bias_T).norm())
 
 
 def observed(norm: float, scale: ClipBiasScale) -> None:
@@ -87,7 +78,7 @@ def test_paper_form_amplifies_below_one():
 @pytest.mark.parametrize("estimator", ["exact", "logit", "loss"])
 @pytest.mark.parametrize("seed", range(3))
 def test_norms_are_those_of_their_spaces_and_add_up_over_micro_batches(seed: int, estimator: Estimator):
-    _, policy, batch = prepared(seed)
+    policy, batch = prepared(seed)
     wanted = expected_norm(batch, policy, estimator)
     assert wanted > 0
     for size in (1, 2, batch.sequences):
@@ -107,7 +98,7 @@ IDLE_RANK = pytest.mark.xfail(strict=True, reason="a rank that clipped nothing b
     "estimator", ["exact", pytest.param("logit", marks=IDLE_RANK), pytest.param("loss", marks=IDLE_RANK)]
 )
 def test_ranks_agree_on_one_scale_also_where_one_clipped_nothing(estimator: Estimator):
-    _, policy, batch = prepared(0)
+    policy, batch = prepared(0)
     wanted, counts = expected_norm(batch, policy, estimator), Counts.of(batch)
     middle = batch.sequences // 2
     idle = batch.with_(advantage_T=torch.zeros_like(batch.reward_T))  # without advantage nothing is clipped
@@ -170,7 +161,7 @@ def test_calibration_survives_a_checkpoint():
 
 
 @pytest.mark.parametrize("apply", ["step", "gradient"])
-def test_scale_says_where_it_goes(apply):
+def test_scale_says_where_it_goes(apply: Apply):
     assert ClipBiasScale(apply=apply).finish().apply == apply
 
 

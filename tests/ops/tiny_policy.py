@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from tests.ops.batches import Case
+from tests.ops.batches import Case, known
 from turnwise.types import TokenBatch
 
 VOCABULARY = 100
@@ -25,7 +25,7 @@ class TinyPolicy(nn.Module):
 
     def logprobs(self, batch: TokenBatch) -> Tensor:
         """Log-probs of the batch's own tokens."""
-        return self(batch).log_softmax(-1).gather(1, batch.ids_T[:, None]).squeeze(1)
+        return own_logprobs(self(batch), batch)
 
     def gradient(self, number: Tensor) -> Tensor:
         """The gradient of a number with respect to all parameters, as one vector; the graph stays."""
@@ -33,11 +33,16 @@ class TinyPolicy(nn.Module):
         return torch.cat([part.flatten() for part in parts])
 
 
+def own_logprobs(logits_TV: Tensor, batch: TokenBatch) -> Tensor:
+    """log π of each token under its own row of logits."""
+    return logits_TV.log_softmax(-1).gather(1, batch.ids_T[:, None]).squeeze(1)
+
+
 def stale(case: Case, policy: TinyPolicy, *, seed: int = 0) -> TokenBatch:
     """The case's batch, sampled by a policy that has since moved: ratios on both sides of the clip."""
     noise = torch.Generator().manual_seed(seed)
     drift_T = 0.4 * torch.randn(case.batch.tokens, generator=noise, dtype=torch.float64)
-    assert case.batch.advantage_T is not None
     return case.batch.with_(
-        old_T=policy.logprobs(case.batch).detach() - drift_T, advantage_T=torch.nan_to_num(case.batch.advantage_T)
+        old_T=policy.logprobs(case.batch).detach() - drift_T,
+        advantage_T=torch.nan_to_num(known(case.batch.advantage_T)),
     )
