@@ -50,5 +50,6 @@ SPECS: tuple[EnvSpec, ...] = (
         entry_point="turnwise.envs.adapters.verifiers:Verifiers",
         summary="Installed verifiers tasksets that score a single reply.",
         extra="verifiers",
+        example="verifiers/gsm8k-v1",
     ),
 )

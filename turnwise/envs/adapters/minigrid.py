@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stdout
 from typing import Any
 
 import gymnasium
@@ -38,7 +40,9 @@ class MiniGrid(Env):
     def reset(self, seed: int | None = None, task: Any = None) -> Reset:
         """Build the level anew."""
         super().reset(seed=seed)
-        self.view, _ = self.world.reset(seed=self.rng.getrandbits(31))
+        # BabyAI prints every layout that it rejects.
+        with redirect_stdout(io.StringIO()):
+            self.view, _ = self.world.reset(seed=self.rng.getrandbits(31))
         self.turns = 0
         self.bot: Any = None
         rules = f"{RULES}\nActions: {', '.join(ACTIONS)}.\nMission: {self.view['mission']}."

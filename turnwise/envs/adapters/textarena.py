@@ -13,8 +13,8 @@ from turnwise.envs.adapters.names import check_name
 from turnwise.envs.base import ONE_SEAT, Env, Info, Reset, Step
 
 MAX_PLAYERS = 15
-MAX_ACTION_CHARACTERS = 10_000
-"""Games echo every action to all players; a longer one is cut so that it cannot flood their prompts."""
+MAX_ACTION_CHARACTERS = 4_000
+"""Of a longer action the end is kept: games echo actions to all players, and Python refuses to read longer numbers."""
 _MOVE = re.compile(r"\[[^\[\]\n]{1,40}\]")
 
 
@@ -54,7 +54,7 @@ class TextArena(Env):
         state = self.game.state
         actor = state.current_player_id
         with self.random.swapped_in():
-            done, _ = self.game.step(action[:MAX_ACTION_CHARACTERS])
+            done, _ = self.game.step(action[-MAX_ACTION_CHARACTERS:])
         valid = not (state.error_count or state.game_info[actor]["invalid_move"])
         if done:
             return self._finish(actor, valid)
@@ -64,7 +64,7 @@ class TextArena(Env):
     def sample_random_action(self) -> str:
         """A bracketed move that the last observation mentions, or a bracketed number."""
         moves = [move for move in _MOVE.findall(self.observation) if not move.startswith(("[Player", "[GAME"))]
-        return self.rng.choice([*moves, f"[{self.rng.randint(0, 9)}]"])
+        return self.rng.choice([*moves, f"[{self.rng.randint(1, 9)}]"])
 
     def _finish(self, actor: int, valid: bool) -> Step:
         rewards, game_info = self.game.close()

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -110,8 +111,11 @@ class TextWorld(Env):
 
     def _replay(self, commands: list[str]) -> None:
         self.close()
-        self.engine = textworld.start(str(self.path), _INFOS)
-        self.state = self.engine.reset()
+        with warnings.catch_warnings():
+            # The interpreter's package warns that it does not know the game; TextWorld reads score and moves itself.
+            warnings.filterwarnings("ignore", message=".*is not fully supported")
+            self.engine = textworld.start(str(self.path), _INFOS)
+            self.state = self.engine.reset()
         self.total = self.nearest = len(self.state.policy_commands)
         self.feedback, self.commands = "", []
         for command in commands:

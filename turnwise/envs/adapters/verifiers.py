@@ -34,7 +34,8 @@ class Verifiers(Env):
             config = vf.taskset_config_type(name).model_validate({"id": name, **(settings or {})})
         except ModuleNotFoundError as error:
             raise ValueError(
-                f"no taskset {name!r} is installed; pip install the package that has it: {error}"
+                f"no verifiers taskset {name!r} is installed; install verifiers and the package that has the taskset,"
+                f" for example with: pip install 'turnwise[verifiers]' {name} ({error})"
             ) from error
         taskset = vf.load_taskset(config)
         _refuse_what_needs_a_harness(name, taskset)
