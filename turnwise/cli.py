@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -47,6 +48,11 @@ def _parse_setting(setting: str) -> tuple[str, Any]:
         return key, value
 
 
+def _console() -> Console:
+    # Into a file or a pipe, a row stays on its line.
+    return Console(width=None if sys.stdout.isatty() else 200)
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"turnwise {__version__}")
@@ -73,7 +79,7 @@ def envs(
     for spec in specs():
         if pattern.lower() in f"{spec.id} {spec.summary}".lower():
             table.add_row(spec.id, spec.summary, spec.extra or "")
-    Console().print(table if table.row_count else f"no environment matches {pattern!r}")
+    _console().print(table if table.row_count else f"no environment matches {pattern!r}")
 
 
 @app.command("check-env")
@@ -92,7 +98,7 @@ def check_env_command(
     table = Table("check", "verdict", "finding", box=None, pad_edge=False)
     for finding in report.findings:
         table.add_row(finding.check, Text(finding.verdict, colours[finding.verdict]), Text(finding.text))
-    console = Console()
+    console = _console()
     console.print(table)
     console.print(f"{report.env}: " + ("fit for training" if report.ok else f"{len(report.defects)} defects"))
     raise typer.Exit(0 if report.ok else 1)

@@ -1,5 +1,6 @@
 """The env doctor: sound environments pass, every kind of broken one is found by the check that should find it."""
 
+import asyncio
 import random
 from pathlib import Path
 
@@ -29,6 +30,24 @@ def test_a_wrapped_environment_passes_and_its_random_tries_differ():
     report = check_env(lambda: TurnLimit(Sound(), max_turns=3), seeds=3)
     assert defects(report) == {}
     assert {finding.check: finding.verdict for finding in report.findings}["group variance"] == "pass"
+
+
+class AsyncSound(Sound):
+    """The sound environment with steps to wait for."""
+
+    async def step(self, action):
+        await asyncio.sleep(0)
+        return super().step(action)
+
+
+class AsyncHang(Sound):
+    async def step(self, action):
+        await asyncio.sleep(60)
+
+
+def test_asynchronous_environments_are_examined_like_others():
+    assert defects(check_env(AsyncSound, seeds=2)) == {}
+    assert defects(check_env(AsyncHang, seeds=2, deadline=0.2)) == {"returns": "hangs: no answer within 0.2 s"}
 
 
 @pytest.mark.parametrize(("env", "check"), BROKEN.items(), ids=lambda value: getattr(value, "__name__", value))

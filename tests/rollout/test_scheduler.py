@@ -1,6 +1,7 @@
 """The scheduler: no barrier, equal results whatever the timing, failures that stay where they happen."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -195,7 +196,7 @@ def test_a_crashing_or_lying_environment_ends_only_its_own_episode(env):
     assert "ENV_ERROR".lower() in stats.summary()
 
 
-@pytest.mark.parametrize(("env", "threads", "processes"), [(ThreadBad, 1, 0), (ProcessBad, 0, 1)])
+@pytest.mark.parametrize(("env", "threads", "processes"), [(Bad, 0, 0), (ThreadBad, 1, 0), (ProcessBad, 0, 1)])
 def test_a_hung_step_times_out_alone_and_never_blocks_the_end(env, threads, processes):
     specs = [EpisodeSpec(env=env, kwargs={"how": "hang"}), *[EpisodeSpec(env=Walk, seed=seed) for seed in range(3)]]
     started = time.perf_counter()
@@ -279,6 +280,21 @@ def test_cancelling_closes_every_environment_and_leaves_nothing_running(env, tmp
     while any(thread.name == "turnwise-env" for thread in set(threading.enumerate()) - threads):
         assert time.perf_counter() < deadline
         time.sleep(0.01)
+
+
+def test_leaving_a_stream_early_leaves_no_process_behind():
+    children = Path(f"/proc/self/task/{os.getpid()}/children")
+    before = children.read_text()
+
+    async def run():
+        async with Scheduler(concurrency=3, processes=3) as scheduler:
+            async for trajectory in scheduler.stream(
+                [EpisodeSpec(env=ProcessWalk, seed=seed) for seed in range(9)], RandomAgent()
+            ):
+                return trajectory.stop
+
+    assert asyncio.run(run()) is StopReason.DONE
+    assert children.read_text() == before
 
 
 INTERRUPTED = """

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from operator import attrgetter, methodcaller
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from tests.envs.broken import Sound
 from tests.rollout.faulty import AsyncWalk, ProcessWalk, ThreadBad, ThreadWalk, Walk
 from turnwise.envs import register, registry, specs
+from turnwise.envs.alarm import alarm
 from turnwise.envs.faults import EpisodeError, read_reset, read_step
 from turnwise.envs.process import EnvSource, WorkerProcess
 from turnwise.envs.workers import Lane, Workers
@@ -267,6 +269,43 @@ def test_a_hung_host_is_counted_as_an_abandoned_thread():
         return caught.value.timed_out, workers.abandoned_threads
 
     assert asyncio.run(run()) == (True, 1)
+
+
+def endless_work():
+    while True:
+        with suppress(Exception):
+            sum(range(1000))
+
+
+@pytest.mark.parametrize("work", [endless_work, lambda: time.sleep(30), lambda: threading.Event().wait(30)])
+def test_an_alarm_interrupts_work_and_waiting(work):
+    started = time.perf_counter()
+    with pytest.raises(EpisodeError, match=r"no answer within 0.1 s") as caught, alarm(0.1):
+        work()
+    assert caught.value.timed_out
+    assert time.perf_counter() - started < 2
+
+
+def test_an_alarm_leaves_quick_work_and_the_alarms_of_others_alone():
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append("outer"))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with alarm(5):
+            time.sleep(0.01)
+        assert rung == []
+        time.sleep(0.3)
+        assert rung == ["outer"]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_outside_the_main_thread_an_inline_environment_gets_a_thread_of_its_own():
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(ask(Walk, thread_and_process)))
+    thread.start()
+    thread.join()
+    assert answers == [("turnwise-env", os.getpid())]
 
 
 @pytest.mark.parametrize(

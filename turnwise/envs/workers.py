@@ -1,7 +1,7 @@
 """Where environments run: in the event loop, in a thread, or in a process; always with a deadline.
 
 Every episode gets a new instance, so that nothing of an earlier episode can show in a later one, whichever worker it
-lands on. A host that hangs is left behind (a thread) or killed (a process); its episode ends and no other notices.
+lands on. What hangs is interrupted (inline), left behind (a thread) or killed (a process): its episode ends, no other.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from inspect import isawaitable
 from operator import attrgetter, methodcaller
 from typing import Any, Literal
 
+from turnwise.envs.alarm import alarm, can_interrupt
 from turnwise.envs.base import Env, Reset, Step
 from turnwise.envs.faults import EpisodeError, describe, read_reset, read_step
 from turnwise.envs.process import EnvSource, WorkerProcess
@@ -114,11 +115,11 @@ class Host:
         return await self._wait(partial(self._place.run, job), deadline)
 
     async def _wait(self, call: Callable[[], Any], deadline: float) -> Any:
-        self._answering = True
+        self._answering = self._lane is not None
         timer = asyncio.timeout(deadline)
         try:
             async with timer:
-                answer = await asyncio.wrap_future(self._lane.submit(call)) if self._lane else call()
+                answer = await self._answer(call, deadline)
                 self._answering = False
                 return await answer if isawaitable(answer) else answer
         except (Exception, SystemExit) as error:  # the edge: whatever the environment raises becomes a value
@@ -127,10 +128,16 @@ class Host:
             self._answering = False
             raise error if isinstance(error, EpisodeError) else EpisodeError(describe(error)) from error
 
+    async def _answer(self, call: Callable[[], Any], deadline: float) -> Any:
+        if self._lane:
+            return await asyncio.wrap_future(self._lane.submit(call))
+        with alarm(deadline):  # the event loop's own timer cannot fire while we are not in the loop
+            return call()
+
     async def close(self, *, deadline: float) -> None:
         """Close the environment and give its place back; raises EpisodeError. A hung host is left behind."""
         try:
-            if not (self._lane and self._answering):
+            if not self._answering:
                 await self.call(_CLOSE, deadline=deadline)
         finally:
             self.leave()
@@ -138,8 +145,8 @@ class Host:
     def leave(self) -> None:
         """Give the place back without waiting."""
         if self._lane:
-            if self._answering:
-                self._lane.submit(partial(self._place.run, _CLOSE))  # for the day the hung call comes back
+            if self._answering:  # for the day the hung call comes back
+                self._lane.submit(partial(self._place.run, _CLOSE))
             self._lane.stop()
         self._release(not self._answering)
 
@@ -172,12 +179,14 @@ class Workers:
         self._places: dict[Any, Execution] = {}
         self._probes: dict[Any, asyncio.Lock] = {}
         self._idle: list[WorkerProcess] = []
+        self._closed = False
         # An episode keeps its worker while its agent thinks, hence more workers than cores.
         self._slots = asyncio.Semaphore(processes or 4 * (os.cpu_count() or 1))
 
     async def open(self, source: EnvSource, *, deadline: float) -> Host:
         """A new instance of `source` on its host; raises EpisodeError."""
-        host = await self._host(self._execution or await self._find_place(source, deadline))
+        execution = self._execution or await self._find_place(source, deadline)
+        host = await self._host("thread" if execution == "inline" and not can_interrupt() else execution)
         try:
             await host.build(source, deadline=deadline)
         except BaseException:
@@ -200,6 +209,8 @@ class Workers:
         self._slots.release()
         if answered and process.alive:
             self._idle.append(process)
+            if self._closed:
+                self.close()
         else:
             process.kill()
             self.killed_processes += 1
@@ -232,7 +243,8 @@ class Workers:
         return execution
 
     def close(self) -> None:
-        """End the idle worker processes; call it when no episode runs."""
+        """End the worker processes: the idle ones now, the others when their episode gives them back."""
+        self._closed = True
         while self._idle:
             self._idle.pop().stop()
 
