@@ -3,10 +3,16 @@
 import random
 from typing import Any
 
+import turnwise.envs
 from turnwise.envs import Env
 
 HOSTILE = ("x" * 1_000_000, "\x00\x1b[2J\x07", "", "[" * 5000, "<answer>" * 5000, "\\boxed{" * 5000, "9" * 5000, "[-1]")
 """Actions no environment should break on."""
+
+
+def make(env_id: str, **arguments: Any) -> Any:
+    """The environment as its own class, whose insides the tests look at."""
+    return turnwise.envs.make(env_id, **arguments)
 
 
 def play_random(env: Env, seed: int, turns: int = 12) -> list[Any]:

@@ -4,8 +4,7 @@ import pytest
 
 pytest.importorskip("gem.core", reason="needs turnwise[gem]")
 
-from tests.envs.adapters.play import assert_contract, assert_snapshot_continues, assert_survives_hostile_actions
-from turnwise.envs import make
+from tests.envs.adapters.play import assert_contract, assert_snapshot_continues, assert_survives_hostile_actions, make
 
 NAMES = [
     "game:GuessTheNumber-v0-easy",

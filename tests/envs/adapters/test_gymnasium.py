@@ -6,9 +6,9 @@ from tests.envs.adapters.play import (
     assert_contract,
     assert_snapshot_continues,
     assert_survives_hostile_actions,
+    make,
     play_oracle,
 )
-from turnwise.envs import make
 from turnwise.envs.adapters.gymnasium_words import WORDS
 from turnwise.envs.adapters.value_iteration import best_actions
 
@@ -59,7 +59,7 @@ def test_settings_make_the_lake_slippery():
 def test_turns_without_an_action_move_nothing_and_are_counted():
     env = make("gym/FrozenLake-v1")
     env.reset(seed=0)
-    ends = []
+    ends, observation = [], ""
     for _ in range(100):
         observation, reward, terminated, truncated, info = env.step("hmm")
         assert (reward, info["valid"]) == (0.0, False)

@@ -41,7 +41,13 @@ def test_interleaved_streams_equal_streams_drawn_alone():
 
 def test_the_process_generators_come_back_after_an_exception():
     before = random.getstate()
-    with pytest.raises(RuntimeError), IsolatedRandom(3).swapped_in():
-        draw()
-        raise RuntimeError
+    isolated = IsolatedRandom(3)
+
+    def fail() -> None:
+        with isolated.swapped_in():
+            draw()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert random.getstate() == before

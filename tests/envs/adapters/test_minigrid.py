@@ -6,9 +6,9 @@ from tests.envs.adapters.play import (
     assert_contract,
     assert_snapshot_continues,
     assert_survives_hostile_actions,
+    make,
     play_oracle,
 )
-from turnwise.envs import make
 
 LEVELS = ["GoToRedBall", "GoToObjMazeS4", "FindObjS5", "KeyCorridorS3R1", "PutNextLocalS5N3", "UnlockPickup"]
 
@@ -28,6 +28,7 @@ def test_the_bot_helps_again_after_random_steps():
     env.oracle()
     for _ in range(8):
         env.step(env.sample_random_action())
+    info = {}
     for _ in range(40):
         _, _, terminated, _, info = env.step(env.oracle())
         if terminated:

@@ -9,9 +9,9 @@ from tests.envs.adapters.play import (
     assert_contract,
     assert_snapshot_continues,
     assert_survives_hostile_actions,
+    make,
     play_oracle,
 )
-from turnwise.envs import make
 from turnwise.envs.adapters.textworld import GAME_SEEDS
 from turnwise.envs.adapters.textworld_cache import GameSettings, game_file
 
@@ -33,7 +33,7 @@ def cache(tmp_path_factory):
 def test_the_walkthrough_wins_and_rewards_sum_to_one_at_every_density(rewards, expected):
     env = make(SMALL, rewards=rewards, split="test")
     env.reset(task=1)
-    got, info = [], {}
+    got, terminated, info = [], False, {}
     while not got or sum(got) < 1:
         _, reward, terminated, _, info = env.step(env.oracle())
         got.append(reward)
@@ -46,7 +46,7 @@ def test_the_oracle_finds_the_way_back_from_a_detour():
     env.step(env.oracle())
     _, reward, *_ = env.step("go north")
     assert reward == 0.0
-    total = 0.25
+    total, info = 0.25, {}
     for _ in range(6):
         _, reward, terminated, _, info = env.step(env.oracle())
         total += reward

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("verifiers.v1", reason="needs turnwise[verifiers]")
 
-from turnwise.envs import make
+from tests.envs.adapters.play import make
 
 TASKSET = """
     import verifiers.v1 as vf
