@@ -1,0 +1,1 @@
+"""Engines: the contract, and the one that is built in."""

@@ -1,0 +1,117 @@
+"""What an engine asks of a device: run prompt chunks, sample tokens, and hand over what was sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from turnwise.engine.attention import Chunk, DecodeAttend, PrefillAttend
+from turnwise.engine.memory import CacheShape, SlotCache
+from turnwise.engine.runners import make_runner
+from turnwise.engine.sampling import counter_uniform, draw, most_likely, needs_restriction, restrict
+from turnwise.engine.session import Request
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """One new token of a request."""
+
+    request: Request
+    token: int
+    logprob: float
+    version: int
+    top: Sequence[tuple[int, float]] = field(default_factory=tuple[tuple[int, float], ...])
+
+
+class Backend(Protocol):
+    """Launches work and collects results; a device may run ahead of what it has handed over."""
+
+    cache: SlotCache
+    runs_ahead: bool
+    """Whether it feeds sampled tokens back by itself, before they are handed over."""
+
+    def begin(self, slot: int, *, seed: int, temperature: float) -> None:
+        """A request is about to be served in this slot."""
+        ...
+
+    def prefill(
+        self, ids: Sequence[int], chunks: Sequence[Chunk], completes: Sequence[Request | None], version: int
+    ) -> None:
+        """Run chunks of prompt tokens; where a chunk completes its request's prompt, sample the first token."""
+        ...
+
+    def decode(self, requests: Sequence[Request], version: int) -> None:
+        """Sample one more token for each request."""
+        ...
+
+    def collect(self, *, wait: bool) -> list[Sampled]:
+        """What has been sampled; with `wait`, everything that was launched."""
+        ...
+
+
+def make_backend(model: PreTrainedModel, *, capacity: int, slots: Callable[[CacheShape], int]) -> Backend:
+    """The backend for the device that the model is on."""
+    if model.device.type == "cuda":
+        from turnwise.engine.cuda_backend import CudaBackend, suits
+
+        if suits(model):
+            return CudaBackend(model, capacity=capacity, slots=slots)
+    return TorchBackend(model, capacity=capacity, slots=slots)
+
+
+class TorchBackend:
+    """Plain torch operations, one step at a time, on any device and for any causal LM."""
+
+    runs_ahead = False
+
+    def __init__(self, model: PreTrainedModel, *, capacity: int, slots: Callable[[CacheShape], int]) -> None:
+        self._runner, self._device = make_runner(model), model.device
+        shape = self._runner.shape
+        self.cache = SlotCache(shape, slots=slots(shape), capacity=capacity, device=model.device)
+        self._seed_S = torch.zeros(self.cache.slots, dtype=torch.long)
+        self._temperature_S = torch.ones(self.cache.slots)
+        self._sampled: list[Sampled] = []
+
+    def begin(self, slot: int, *, seed: int, temperature: float) -> None:
+        self._seed_S[slot], self._temperature_S[slot] = seed, temperature
+
+    def prefill(
+        self, ids: Sequence[int], chunks: Sequence[Chunk], completes: Sequence[Request | None], version: int
+    ) -> None:
+        length = torch.tensor([chunk.length for chunk in chunks])
+        slot_N = torch.tensor([chunk.slot for chunk in chunks]).repeat_interleave(length).to(self._device)
+        position_N = torch.cat([torch.arange(c.position, c.position + c.length) for c in chunks]).to(self._device)
+        attend = PrefillAttend(self.cache, chunks, slot_N, position_N)
+        hidden_N = self._runner.hidden(torch.tensor(ids, device=self._device), position_N, attend)
+        ready = [(chunk, request) for chunk, request in zip(chunks, completes, strict=True) if request is not None]
+        if ready:
+            last = torch.tensor([chunk.start + chunk.length - 1 for chunk, _ in ready], device=self._device)
+            self._sample(self._runner.logits(hidden_N[last]), [request for _, request in ready], version)
+
+    def decode(self, requests: Sequence[Request], version: int) -> None:
+        slot_B = torch.tensor([request.slot for request in requests], device=self._device)
+        position_B = torch.tensor([r.prompt + r.launched - 1 for r in requests], device=self._device)
+        id_B = torch.tensor([request.ids[-1] for request in requests], device=self._device)
+        hidden_B = self._runner.hidden(id_B, position_B, DecodeAttend(self.cache, slot_B, position_B))
+        self._sample(self._runner.logits(hidden_B), requests, version)
+
+    def collect(self, *, wait: bool) -> list[Sampled]:
+        sampled, self._sampled = self._sampled, []
+        return sampled
+
+    def _sample(self, logits_BV: Tensor, requests: Sequence[Request], version: int) -> None:
+        slot_B = torch.tensor([request.slot for request in requests])
+        position_B = torch.tensor([request.prompt + request.launched for request in requests])
+        uniform_B = counter_uniform(self._seed_S[slot_B], position_B).to(self._device)
+        if any(needs_restriction(request.params) for request in requests):
+            logits_BV = restrict(logits_BV, [request.params for request in requests])
+        id_B, logprob_B = draw(logits_BV, uniform_B, self._temperature_S[slot_B].to(self._device))
+        for row, (token, logprob) in enumerate(zip(id_B.tolist(), logprob_B.tolist(), strict=True)):
+            params = requests[row].params
+            top = most_likely(logits_BV[row], params) if params.top_logprobs else ()
+            self._sampled.append(Sampled(request=requests[row], token=token, logprob=logprob, version=version, top=top))

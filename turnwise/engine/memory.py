@@ -1,0 +1,57 @@
+"""Where keys and values live: one slot per session, kept from turn to turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheShape:
+    """What one token's keys and values look like in a model."""
+
+    layers: int
+    kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    def bytes_per_slot(self, capacity: int) -> int:
+        """Memory of a session that may grow to `capacity` tokens."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * capacity * self.dtype.itemsize
+
+
+class SlotCache:
+    """Keys and values per layer, `[slots + 1, kv_heads, capacity, head_dim]`; the last slot is scratch for padding rows."""
+
+    def __init__(self, shape: CacheShape, *, slots: int, capacity: int, device: torch.device) -> None:
+        self.slots, self.capacity = slots, capacity
+        size = (slots + 1, shape.kv_heads, capacity, shape.head_dim)
+        self.keys = [torch.zeros(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
+        self.values = [torch.zeros(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
+
+    @property
+    def scratch(self) -> int:
+        return self.slots
+
+    def copy_prefix(self, source: int, target: int, length: int) -> None:
+        """Give `target` the first `length` tokens of `source`."""
+        for table in (*self.keys, *self.values):
+            table[target, :, :length].copy_(table[source, :, :length])
+
+    def write(self, layer: int, slot_N: Tensor, position_N: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store the new tokens' keys and values, `[N, kv_heads, head_dim]` each."""
+        self.keys[layer][slot_N, :, position_N] = key
+        self.values[layer][slot_N, :, position_N] = value
+
+
+def slots_within(budget_bytes: int, shape: CacheShape, capacity: int) -> int:
+    """How many sessions fit; ValueError with the fix when not even one does."""
+    each = shape.bytes_per_slot(capacity)
+    if budget_bytes < each:
+        raise ValueError(
+            f"the memory budget of {budget_bytes:,} bytes is too small: one session of {capacity} tokens needs {each:,}; "
+            "raise memory_bytes or lower capacity"
+        )
+    return budget_bytes // each
