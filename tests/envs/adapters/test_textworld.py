@@ -1,6 +1,3 @@
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-
 import pytest
 
 pytest.importorskip("textworld", reason="needs turnwise[textworld]")
@@ -13,7 +10,7 @@ from tests.envs.adapters.play import (
     play_oracle,
 )
 from turnwise.envs.adapters.textworld import GAME_SEEDS
-from turnwise.envs.adapters.textworld_cache import GameSettings, game_file
+from turnwise.envs.adapters.textworld_cache import GameSettings, game_file, move_into_place
 
 SMALL = "textworld/w2-o3-q4"
 
@@ -109,21 +106,20 @@ def test_equal_seeds_hostile_actions_and_snapshots():
     assert play_oracle(env, seed=2)[1]["success"] is True
 
 
-def test_builders_at_the_same_time_leave_one_whole_game(cache):
-    settings = GameSettings(rooms=1, objects=2, quest=1)
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
-        paths = set(pool.map(game_file, [settings] * 2, [5] * 2))
-    (path,) = paths
+def test_a_game_appears_whole_and_the_builder_who_comes_second_changes_nothing(cache, tmp_path):
+    path = game_file(GameSettings(rooms=1, objects=2, quest=1), 5)
     assert path.is_relative_to(cache)
-    assert path.stat().st_size > 100_000
     assert [entry.name for entry in path.parent.parent.iterdir()] == ["5"]
+    (tmp_path / "second").mkdir()
+    move_into_place(tmp_path / "second", path.parent)
+    assert path.stat().st_size > 100_000
 
 
 def test_a_cached_game_is_not_built_again(monkeypatch):
     settings = GameSettings(rooms=1, objects=2, quest=1)
-    path = game_file(settings, 6)
+    path = game_file(settings, 5)
     monkeypatch.setattr("turnwise.envs.adapters.textworld_cache.make_game", None)
-    assert game_file(settings, 6) == path
+    assert game_file(settings, 5) == path
 
 
 def test_bad_settings_name_the_fix():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -34,9 +33,11 @@ def game_file(settings: GameSettings, seed: int) -> Path:
     folder = _cache() / f"w{settings.rooms}-o{settings.objects}-q{settings.quest}" / str(seed)
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{seed}-", dir=folder.parent))
-        _build(settings, seed, building / "game.z8")
-        _move(building, folder)
+        with tempfile.TemporaryDirectory(prefix=f".{seed}-", dir=folder.parent) as scratch:
+            building = Path(scratch) / "game"
+            building.mkdir()
+            _build(settings, seed, building / "game.z8")
+            move_into_place(building, folder)
     return folder / "game.z8"
 
 
@@ -53,11 +54,10 @@ def _build(settings: GameSettings, seed: int, path: Path) -> None:
     compile_game(make_game(options), options)
 
 
-def _move(building: Path, folder: Path) -> None:
+def move_into_place(building: Path, folder: Path) -> None:
+    """Rename a finished game to its final place, unless another process was first: both are equal."""
     try:
         building.rename(folder)
     except OSError:
         if not folder.is_dir():
             raise
-        # Another process built the same game first; both are equal.
-        shutil.rmtree(building)
