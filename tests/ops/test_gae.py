@@ -176,8 +176,11 @@ def test_cut_episode_without_bootstrap_is_an_error_for_critics_and_zero_without_
 def test_bootstrap_of_a_finished_episode_is_ignored():
     case = episode(1, 1)
     case.groups[0].trajectories[0].bootstrap = 100.0
-    batch = assign(case.groups).batch
-    close(sampled(batch, return_to_go(batch, gamma=0.9).advantage_T), [0.9, 1.0])
+    packed = assign(case.groups).batch
+    # A critic that values the end of every sequence must not matter either.
+    filled = packed.with_(bootstrap_S=torch.full((1,), 100.0, dtype=torch.float64))
+    for batch in (packed, filled):
+        close(sampled(batch, return_to_go(batch, gamma=0.9).advantage_T), [0.9, 1.0])
 
 
 def test_credit_flows_across_a_restart():

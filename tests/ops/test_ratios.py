@@ -81,9 +81,10 @@ def test_straight_through_keeps_the_value_and_gives_each_token_its_own_gradient(
     through_T = ratio(level, case.batch, logprob_T, gradient="straight-through")
     pooled_T = ratio(level, case.batch, case.logprob_T)
     close(through_T, pooled_T)
-    (gradient_T,) = torch.autograd.grad(through_T[case.batch.sampled_T].sum(), logprob_T)
-    # ∂(sg[s] π_t / sg[π_t]) / ∂log π_t = s, and nothing crosses between tokens
-    close(gradient_T, torch.where(case.batch.sampled_T, pooled_T, 0))
+    weight_T = torch.where(case.batch.sampled_T, torch.arange(case.batch.tokens, dtype=torch.float64), 0)
+    (gradient_T,) = torch.autograd.grad((weight_T * through_T).sum(), logprob_T)
+    # ∂(sg[s] π_t / sg[π_t]) / ∂log π_t = s, and nothing crosses between tokens of unequal weight
+    close(gradient_T, weight_T * pooled_T)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -132,20 +132,29 @@ def test_nothing_clipped_means_scale_one_for_every_form_and_leaves_the_calibrati
 def test_threshold_is_calibrated_from_the_first_norms():
     scale = ClipBiasScale(target=1 / 3, calibration=3)
     results = []
-    for norm in (3.0, 0.0, 1.0, 2.0, 10.0):
+    for norm in (6.0, 0.0, 1.0, 2.0, 10.0):
         observed(norm, scale)
         results.append(scale.finish())
-    # medians of (3), (3), (3, 1), (3, 1, 2), then closed: 3, 3, 2, 2, 2, each times 1/3
-    assert [result.threshold for result in results] == pytest.approx([1.0, 1.0, 2 / 3, 2 / 3, 2 / 3])
-    assert [result.value for result in results] == pytest.approx([1 / 3, 1.0, 2 / 3, 1 / 3, 1 / 15])
+    # medians of (6), (6), (6, 1), (6, 1, 2), then closed: 6, 6, 3.5, 2, 2, each times 1/3
+    assert [result.threshold for result in results] == pytest.approx([2.0, 2.0, 7 / 6, 2 / 3, 2 / 3])
+    assert [result.value for result in results] == pytest.approx([1 / 3, 1.0, 1.0, 1 / 3, 1 / 15])
 
 
-def test_each_step_starts_afresh_and_micro_batches_add_squares():
+@pytest.mark.parametrize("estimator", ["exact", "logit", "loss"])
+def test_each_step_starts_afresh(estimator: Estimator):
+    policy, batch = prepared(0)
+    scale = ClipBiasScale(estimator=estimator, threshold=1.0)
+    for _ in range(2):
+        step(scale, policy, [batch], Counts.of(batch))
+        assert scale.finish().norm == pytest.approx(expected_norm(batch, policy, estimator))
+    assert scale.finish().norm == 0.0
+
+
+def test_norms_of_micro_batches_add_in_squares():
     scale = ClipBiasScale(threshold=1.0)
     observed(3.0, scale)
     observed(4.0, scale)
     assert scale.finish().norm == pytest.approx(5.0)
-    assert scale.finish().norm == 0.0
 
 
 def test_calibration_survives_a_checkpoint():
