@@ -1,0 +1,295 @@
+"""Log-prob, entropy and kin of given tokens, straight from hidden states: the full logits never exist.
+
+The last layer of a language model is where memory goes: 16k tokens over 152k words are 10 GB of logits, several times
+over in a plain backward pass. Here the forward pass walks over tokens and keeps a few numbers for each; the backward
+pass recomputes logits block by block over the *vocabulary*, so that each row of the weight's gradient is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+LOGITS_AT_ONCE = 2**27
+"""How many logits may exist at a time: half a gigabyte in single precision."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head:
+    """The last layer of a language model: logits = hidden · weightᵀ + bias, bounded to ± softcap where it is set."""
+
+    weight_Vd: Tensor
+    bias_V: Tensor | None = None
+    softcap: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenStatistics:
+    """What was asked for, one entry per token, differentiable in hidden states and head; None: not asked for."""
+
+    logprob_M: Tensor
+    entropy_M: Tensor | None = None
+    collision_M: Tensor | None = None
+    """Σ_v p_v²."""
+    kl_M: Tensor | None = None
+    """Σ_v p_v (log p_v − log q_v), q the reference's distribution."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """What stays the same over all blocks."""
+
+    temperature: float
+    softcap: float | None
+    reference_softcap: float | None
+    spread: bool
+    """Entropy or collision are wanted, not only the log-prob."""
+    at_once: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Side:
+    """Hidden states and their head: the policy's, or the reference's."""
+
+    hidden_Md: Tensor
+    weight_Vd: Tensor
+    bias_V: Tensor | None
+    softcap: float | None
+    temperature: float
+
+    def logits(self, *, rows: slice = slice(None), words: slice = slice(None)) -> Tensor:
+        """A block of the logits, divided by the temperature."""
+        logits = _product(self.hidden_Md[rows], self.weight_Vd[words].T)
+        if self.bias_V is not None:
+            logits += self.bias_V[words]
+        if self.softcap is not None:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        return logits if self.temperature == 1 else logits / self.temperature
+
+
+def token_statistics(
+    hidden_Md: Tensor,
+    head: Head,
+    target_M: Tensor,
+    *,
+    temperature: float = 1.0,
+    entropy: bool = False,
+    collision: bool = False,
+    reference: tuple[Tensor, Head] | None = None,
+    at_once: int = LOGITS_AT_ONCE,
+) -> TokenStatistics:
+    """Statistics of softmax(logits / temperature) at the given tokens.
+
+    `reference` is the reference's hidden states and head: it gives the KL over the whole vocabulary, and is a constant.
+    """
+    if temperature <= 0:
+        raise ValueError(f"temperature must be positive to score tokens, got {temperature}; score greedy tokens at 1")
+    reference_hidden_Md, reference_head = reference or (None, None)
+    task = _Task(
+        temperature=temperature,
+        softcap=head.softcap,
+        reference_softcap=reference_head.softcap if reference_head else None,
+        spread=entropy or collision,
+        at_once=at_once,
+    )
+    logprob_M, entropy_M, collision_M, kl_M = _ChunkedHead.apply(
+        hidden_Md,
+        head.weight_Vd,
+        head.bias_V,
+        target_M,
+        reference_hidden_Md,
+        reference_head.weight_Vd if reference_head else None,
+        reference_head.bias_V if reference_head else None,
+        task,
+    )
+    return TokenStatistics(
+        logprob_M=logprob_M,
+        entropy_M=entropy_M if entropy else None,
+        collision_M=collision_M if collision else None,
+        kl_M=kl_M if reference is not None else None,
+    )
+
+
+class _ChunkedHead(torch.autograd.Function):
+    """Four statistics per token, with the gradient of each."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_Md: Tensor,
+        weight_Vd: Tensor,
+        bias_V: Tensor | None,
+        target_M: Tensor,
+        reference_hidden_Md: Tensor | None,
+        reference_weight_Vd: Tensor | None,
+        reference_bias_V: Tensor | None,
+        task: _Task,
+    ) -> tuple[Tensor, ...]:
+        tensors = hidden_Md, weight_Vd, bias_V, reference_hidden_Md, reference_weight_Vd, reference_bias_V
+        mine, other = _sides(task, *tensors)
+        statistics = _fused(_statistics, hidden_Md)
+        parts = [torch.empty(6, 0, dtype=_working(hidden_Md.dtype), device=hidden_Md.device)]
+        for rows in _blocks(target_M.numel(), task.at_once // weight_Vd.shape[0]):
+            other_logits = None if other is None else other.logits(rows=rows)
+            parts.append(statistics(mine.logits(rows=rows), other_logits, target_M[rows], spread=task.spread))
+        found_6M = torch.cat(parts, dim=1)
+        ctx.task = task
+        ctx.save_for_backward(target_M, found_6M, *tensors)
+        return tuple(row_M.clone() for row_M in found_6M[:4])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients_M: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        task: _Task = ctx.task
+        target_M, found_6M, *tensors = ctx.saved_tensors
+        mine, other = _sides(task, *tensors)
+        gradient_4M = torch.stack(gradients_M)
+        logit_gradient = _fused(_logit_gradient, mine.hidden_Md)
+        sums = _Sums.like(mine, wanted=ctx.needs_input_grad[:3])
+        for words in _blocks(mine.weight_Vd.shape[0], task.at_once // max(target_M.numel(), 1)):
+            change = logit_gradient(
+                mine.logits(words=words),
+                None if other is None else other.logits(words=words),
+                target_M - words.start,
+                found_6M,
+                gradient_4M,
+                spread=task.spread,
+                temperature=task.temperature,
+                softcap=task.softcap,
+                dtype=mine.hidden_Md.dtype,
+            )
+            sums.add(mine, words, change)
+        hidden_Md = None if sums.hidden_Md is None else sums.hidden_Md.to(mine.hidden_Md.dtype)
+        return hidden_Md, sums.weight_Vd, sums.bias_V, None, None, None, None, None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sums:
+    """Gradients of the head's inputs; None: not wanted."""
+
+    hidden_Md: Tensor | None
+    weight_Vd: Tensor | None
+    bias_V: Tensor | None
+
+    @classmethod
+    def like(cls, side: _Side, *, wanted: tuple[bool, bool, bool]) -> _Sums:
+        """Zeros; those of the hidden states, which many blocks add to, in the working precision."""
+        hidden_Md = torch.zeros_like(side.hidden_Md, dtype=_working(side.hidden_Md.dtype)) if wanted[0] else None
+        weight_Vd = torch.zeros_like(side.weight_Vd) if wanted[1] else None
+        bias_V = torch.zeros_like(side.bias_V) if wanted[2] and side.bias_V is not None else None
+        return cls(hidden_Md=hidden_Md, weight_Vd=weight_Vd, bias_V=bias_V)
+
+    def add(self, side: _Side, words: slice, change: Tensor) -> None:
+        """Take in the gradient of one block of logits."""
+        if self.hidden_Md is not None:
+            self.hidden_Md.add_(_product(change, side.weight_Vd[words]))
+        if self.weight_Vd is not None:
+            torch.mm(change.T, side.hidden_Md, out=self.weight_Vd[words])
+        if self.bias_V is not None:
+            self.bias_V[words] = change.sum(0)
+
+
+def _sides(
+    task: _Task,
+    hidden_Md: Tensor,
+    weight_Vd: Tensor,
+    bias_V: Tensor | None,
+    reference_hidden_Md: Tensor | None,
+    reference_weight_Vd: Tensor | None,
+    reference_bias_V: Tensor | None,
+) -> tuple[_Side, _Side | None]:
+    """The policy's side, and the reference's where there is one."""
+    mine = _Side(
+        hidden_Md=hidden_Md, weight_Vd=weight_Vd, bias_V=bias_V, softcap=task.softcap, temperature=task.temperature
+    )
+    if reference_hidden_Md is None or reference_weight_Vd is None:
+        return mine, None
+    return mine, _Side(
+        hidden_Md=reference_hidden_Md,
+        weight_Vd=reference_weight_Vd,
+        bias_V=reference_bias_V,
+        softcap=task.reference_softcap,
+        temperature=task.temperature,
+    )
+
+
+def _statistics(logits: Tensor, other: Tensor | None, target_M: Tensor, *, spread: bool) -> Tensor:
+    """Rows: log-prob, entropy, collision, KL, log Σ exp of the logits, and of the reference's; zero when not wanted."""
+    total_M = logits.logsumexp(-1)
+    logprob_M = logits.gather(1, target_M[:, None]).squeeze(1) - total_M
+    entropy_M = collision_M = kl_M = other_total_M = torch.zeros_like(total_M)
+    if spread or other is not None:
+        log_p = logits - total_M[:, None]
+        p = log_p.exp()
+        entropy_M = -(p * log_p).sum(-1)
+        collision_M = p.square().sum(-1)
+        if other is not None:
+            other_total_M = other.logsumexp(-1)
+            kl_M = (p * (log_p - other + other_total_M[:, None])).sum(-1)
+    return torch.stack([logprob_M, entropy_M, collision_M, kl_M, total_M, other_total_M])
+
+
+def _logit_gradient(
+    logits: Tensor,
+    other: Tensor | None,
+    target_M: Tensor,
+    found_6M: Tensor,
+    gradient_4M: Tensor,
+    *,
+    spread: bool,
+    temperature: float,
+    softcap: float | None,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Gradient of the four statistics with respect to a block of raw logits, whose first word is number 0.
+
+    Every statistic's gradient is p ⊙ something, but for the one-hot of the log-prob:
+        log p_y: 1{y} − p;    H: −p (log p + H);    Σp²: 2p (p − Σp²);    KL: p (log p − log q − KL)
+    """
+    _, entropy, collision, kl, total, other_total = found_6M[:, :, None]
+    of_logprob, of_entropy, of_collision, of_kl = gradient_4M[:, :, None]
+    log_p = logits - total
+    p = log_p.exp()
+    factor = -of_logprob
+    if spread:
+        factor = factor - of_entropy * (log_p + entropy) + 2 * of_collision * (p - collision)
+    if other is not None:
+        factor = factor + of_kl * (log_p - other + other_total - kl)
+    # Added before rounding to `dtype`: for a likely token 1 − p would otherwise be lost.
+    is_target = torch.arange(logits.shape[1], device=logits.device) == target_M[:, None]
+    change = (p * factor + torch.where(is_target, of_logprob, 0)) / temperature
+    if softcap is not None:
+        change = change * (1 - (logits * (temperature / softcap)).square())
+    return change.to(dtype)
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """A matrix product whose result is never rounded below single precision: bf16 logits near 20 are off by 0.06."""
+    working = _working(left.dtype)
+    if left.dtype == working:
+        return left @ right
+    return torch.mm(left, right, out_dtype=working) if left.is_cuda else left.to(working) @ right.to(working)
+
+
+def _working(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def _blocks(count: int, size: int) -> Iterator[slice]:
+    size = max(size, 1)
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def _fused(function: Callable[..., Tensor], like: Tensor) -> Callable[..., Tensor]:
+    """On CUDA the element-wise work of a block in one pass over memory, which is what limits it; as it is elsewhere."""
+    return _FUSED[function] if like.is_cuda else function
+
+
+_FUSED: dict[Callable[..., Tensor], Callable[..., Tensor]] = {
+    function: torch.compile(function, dynamic=True) for function in (_statistics, _logit_gradient)
+}

@@ -1,0 +1,201 @@
+"""The packed forward pass: sequences of any length in one row, without padding, blind to each other.
+
+It plugs into transformers as an attention function, so every model that looks its attention up there can run packed:
+variable-length attention on CUDA in half precision, causal attention over buckets of similar length elsewhere.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, PreTrainedModel
+
+from turnwise.types import TokenBatch
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # torch before 2.10
+    varlen_attn = None
+
+ATTENTION = "turnwise"
+"""Name of the attention function in transformers."""
+_UNSUPPORTED = {
+    "softcap": "a bound on attention scores",
+    "s_aux": "attention sinks",
+    "position_bias": "position biases",
+}
+_VARLEN_OPTIONS = frozenset(inspect.signature(varlen_attn).parameters) if varlen_attn is not None else frozenset[str]()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Where the sequences of a packed row lie: `Layout.of(torch.tensor([3, 5]))` has offsets [0, 3, 8]."""
+
+    lengths: tuple[int, ...]
+    longest: int
+    offset_S: Tensor
+    """The first token of each sequence, and one past the last token of all."""
+
+    @classmethod
+    def of(cls, length_S: Tensor) -> Layout:
+        """The layout of sequences of these lengths. Reads them once from the device."""
+        offset_S = torch.cat([length_S.new_zeros(1), length_S.cumsum(0)]).int()
+        lengths = tuple(length_S.tolist())
+        return cls(lengths=lengths, longest=max(lengths, default=0), offset_S=offset_S)
+
+    @cached_property
+    def buckets(self) -> list[Tensor]:
+        """Token rows [n, length] of sequences of similar length, shorter ones filled up with their last token."""
+        length_S, device = self.offset_S.diff(), self.offset_S.device
+        rows: list[Tensor] = []
+        for width, group in self._groups.items():
+            chosen = torch.tensor(group, device=device)[:, None]
+            step = torch.arange(width, device=device)
+            rows.append(self.offset_S[chosen] + torch.minimum(step, length_S[chosen] - 1))
+        return rows
+
+    @cached_property
+    def place_T(self) -> Tensor:
+        """Where each token lies in the buckets laid out one after the other."""
+        place: list[range] = [range(0)] * len(self.lengths)
+        start = 0
+        for width, group in self._groups.items():
+            for number in group:
+                place[number] = range(start, start + self.lengths[number])
+                start += width
+        return torch.tensor([token for run in place for token in run], device=self.offset_S.device)
+
+    @cached_property
+    def _groups(self) -> dict[int, list[int]]:
+        """Sequences by their rounded length; empty ones are in none."""
+        groups: dict[int, list[int]] = {}
+        for number, length in enumerate(self.lengths):
+            if length:
+                groups.setdefault(_rounded_up(length), []).append(number)
+        return groups
+
+
+def packed_hidden(model: PreTrainedModel, batch: TokenBatch, layout: Layout) -> Tensor:
+    """Hidden states [T, d] of the model's trunk after its last norm; row t has seen tokens up to t of its sequence."""
+    if model.config._attn_implementation != ATTENTION:
+        model.set_attn_implementation(ATTENTION)
+    output = model.base_model(
+        input_ids=batch.ids_T[None], position_ids=batch.position_T[None], use_cache=False, layout=layout
+    )
+    return output.last_hidden_state[0]
+
+
+def rows_before(batch: TokenBatch, token_M: Tensor) -> Tensor:
+    """Rows whose hidden states are the states before these tokens. The shift by one lives here and nowhere else."""
+    opens_M = batch.position_T[token_M] == 0
+    if bool(opens_M.any()):
+        token = int(token_M[opens_M][0])
+        raise ValueError(
+            f"{batch.place(token)} was sampled from nothing: no token comes before it; "
+            "begin every prompt with at least one token, such as the tokenizer's begin-of-text"
+        )
+    return token_M - 1
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    layout: Layout | None = None,
+    sliding_window: int | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Causal attention inside each sequence, in the form of transformers: [1, heads, T, width] to [1, T, heads, width].
+
+    Dropout is ignored: log-probs must be those of the distribution that was sampled.
+    """
+    if layout is None:
+        raise ValueError(
+            "this model is set up for packed sequences; "
+            "call model.set_attn_implementation('sdpa') before you use it in any other way"
+        )
+    _refuse_unsupported(module, attention_mask, others)
+    if _varlen_serves(query, value):
+        output = _varlen(query, key, value, layout, scaling, sliding_window)
+    else:
+        output = _bucketed(query, key, value, layout, scaling, sliding_window)  # pyright: ignore[reportCallIssue]
+    return output[None], None
+
+
+def _refuse_unsupported(module: nn.Module, attention_mask: Tensor | None, others: dict[str, Any]) -> None:
+    for name, meaning in _UNSUPPORTED.items():
+        if others.get(name) is not None:
+            raise ValueError(f"{type(module).__name__} has {meaning} ({name}), which packed attention does not support")
+    if attention_mask is not None or not getattr(module, "is_causal", True):
+        raise ValueError(f"{type(module).__name__} is not plain causal attention; use a decoder-only language model")
+
+
+def _varlen_serves(query: Tensor, value: Tensor) -> bool:
+    """The flash kernel wants half precision and heads of equal width; older versions could not be told the window."""
+    fits = query.shape[-1] == value.shape[-1] <= 256 and query.shape[-1] % 8 == 0
+    return (
+        query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and fits and "window_size" in _VARLEN_OPTIONS
+    )
+
+
+def _varlen(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, window: int | None
+) -> Tensor:
+    attend: Any = varlen_attn
+    # Versions that do not know the option share keys among query heads without being asked.
+    options = {"enable_gqa": query.shape[1] != key.shape[1]} if "enable_gqa" in _VARLEN_OPTIONS else {}
+    return attend(
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        layout.offset_S,
+        layout.offset_S,
+        layout.longest,
+        layout.longest,
+        scale=scaling,
+        window_size=(-1 if window is None else window - 1, 0),
+        **options,
+    )
+
+
+@torch.compiler.disable  # its loop differs from batch to batch: tracing it would mean compiling anew each time
+def _bucketed(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, window: int | None
+) -> Tensor:
+    """One call per bucket. The filling comes after every real token, where causal attention cannot see it."""
+    shared = query.shape[1] != key.shape[1]
+    outputs: list[Tensor] = []
+    for rows in layout.buckets:
+        mask = _band(rows.shape[1], window, query.device)
+        q, k, v = (states[0][:, rows].transpose(0, 1) for states in (query, key, value))
+        output = scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=shared
+        )
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)[layout.place_T]
+
+
+def _band(length: int, window: int | None, device: torch.device) -> Tensor | None:
+    """The mask of a sliding window; None where the window reaches back to the first token anyway."""
+    if window is None or length <= window:
+        return None
+    distance = torch.arange(length, device=device)[:, None] - torch.arange(length, device=device)
+    return (distance >= 0) & (distance < window)
+
+
+def _rounded_up(length: int) -> int:
+    """Few distinct lengths, at most a quarter of them filling (short ones: up to 8)."""
+    step = max(8, 1 << max(length.bit_length() - 3, 0))
+    return -(-length // step) * step
+
+
+AttentionInterface.register(ATTENTION, packed_attention)
