@@ -1,6 +1,6 @@
 """The env doctor: plays an environment in many ways and says what would spoil a training run.
 
-`check_env("games/hanoi")` returns a Report; the command is `turnwise check-env games/hanoi`.
+`check_env("game/hanoi-easy")` returns a Report; the command is `turnwise check-env game/hanoi-easy`.
 """
 
 from __future__ import annotations

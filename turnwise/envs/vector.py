@@ -103,7 +103,7 @@ def make_vec(
     processes: int | None = None,
     execution: Execution | None = None,
 ) -> VectorEnv:
-    """Several environments: `make_vec("games/hanoi", 8, seed=1)` or `make_vec(["games/hanoi", "games/sudoku"])`."""
+    """Several environments: `make_vec("game/hanoi-easy", 8)` or `make_vec(["game/hanoi-easy", "game/sudoku-easy"])`."""
     chosen = [env] * count if isinstance(env, str) or callable(env) else list(env)
     if not chosen:
         raise ValueError("make_vec needs at least one environment; pass an id and a count, or a list of ids")
@@ -138,7 +138,7 @@ class VectorEnv:
     either way `info["final_observation"]` and `info["final_info"]` say how the last one ended. A crashed or hung
     environment is replaced: its step comes back truncated, and the last info of that episode has the text in `error`.
 
-        with make_vec("games/hanoi", 8) as envs:
+        with make_vec("game/hanoi-easy", 8) as envs:
             observations, infos = envs.reset()
             observations, rewards, terminated, truncated, infos = envs.step({0: "A to C", 5: "A to B"})
     """

@@ -169,7 +169,7 @@ class RandomAction:
 class Workers:
     """Opens environments where they want to run, and owns the worker processes. Use it inside one event loop.
 
-    Example: `host = await Workers().open(EnvSource(env="games/hanoi"), deadline=10.0)`
+    Example: `host = await Workers().open(EnvSource(env="game/hanoi-easy"), deadline=10.0)`
     """
 
     def __init__(self, *, processes: int | None = None, execution: Execution | None = None) -> None:
@@ -197,10 +197,17 @@ class Workers:
     async def _host(self, execution: Execution) -> Host:
         if execution == "process":
             await self._slots.acquire()
-            process = self._idle.pop() if self._idle else WorkerProcess()
+            process = self._take_process()
             return Host(process, lane=Lane(), release=partial(self._release_process, process))
         lane = Lane() if execution == "thread" else None
         return Host(LocalPlace(), lane=lane, release=self._release_thread)
+
+    def _take_process(self) -> WorkerProcess:
+        while self._idle:
+            process = self._idle.pop()
+            if process.alive:  # it may have died of something else since its last episode
+                return process
+        return WorkerProcess()
 
     def _release_thread(self, answered: bool) -> None:
         self.abandoned_threads += not answered
