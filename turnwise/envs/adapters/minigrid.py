@@ -21,8 +21,8 @@ RULES = (
     "You stand in a grid of rooms and see the cells in front of you. left and right turn you, forward moves one step,"
     " pickup and drop handle the object before you, toggle opens or closes what is before you."
 )
-BEYOND_THE_BOT = ("KeyInBox", "Carrying", "UnlockToUnlock")
-"""Levels that begin with something in a box or in hand, or lock one key behind another: the bot fails or never ends."""
+BEYOND_THE_BOT = ("KeyInBox", "Carrying", "UnlockToUnlock", "OrderN2Debug", "OrderN4Debug")
+"""Levels that the bot fails (something in a box or in hand, an order it must not break) or plans for without end."""
 _DOOR_STATES = {index: state for state, index in STATE_TO_IDX.items()}
 _UNREMARKABLE = frozenset({"unseen", "empty", "wall", "floor", "agent"})
 
