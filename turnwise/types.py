@@ -211,20 +211,21 @@ class TokenBatch:
 
     def select(self, sequences: Tensor | Sequence[int]) -> TokenBatch:
         """The batch of these sequences, in this order. The only way to split, and it never cuts a sequence."""
-        chosen_S = torch.as_tensor(sequences, dtype=torch.long, device=self.length_S.device)
+        chosen_S = torch.as_tensor(sequences, device=self.length_S.device)
+        if chosen_S.dtype == torch.bool:
+            raise ValueError("select takes the row numbers of sequences, not a mask; use mask.nonzero().squeeze(1)")
+        chosen_S = chosen_S.long()
         turns_S = torch.bincount(self.sequence_K, minlength=self.sequences)
-        token_rows = _ranges(self.length_S, chosen_S)
-        turn_rows = _ranges(turns_S, chosen_S)
-        rows = {"T": token_rows, "K": turn_rows, "S": chosen_S}
+        rows = {"T": _ranges(self.length_S, chosen_S), "K": _ranges(turns_S, chosen_S), "S": chosen_S}
         part = self._map(lambda name, tensor: tensor[rows[name[-1]]])
         new_sequence_S = torch.arange(chosen_S.numel(), device=chosen_S.device)
-        # Turn rows are renumbered by looking up where each old row went; -1 stays -1.
-        new_row_K = torch.full((self.turns + 1,), -1, dtype=torch.long, device=chosen_S.device)
-        new_row_K[turn_rows] = torch.arange(turn_rows.numel(), device=chosen_S.device)
+        # A sequence's turns move together: from where its first turn was to where it is now.
+        moved_S = _starts(turns_S[chosen_S]) - _starts(turns_S)[chosen_S]
+        new_sequence_T = new_sequence_S.repeat_interleave(self.length_S[chosen_S])
         return part.with_(
-            sequence_T=new_sequence_S.repeat_interleave(self.length_S[chosen_S]),
+            sequence_T=new_sequence_T,
             sequence_K=new_sequence_S.repeat_interleave(turns_S[chosen_S]),
-            turn_T=new_row_K[part.turn_T],
+            turn_T=torch.where(part.sampled_T, part.turn_T + moved_S[new_sequence_T], -1),
         )
 
     def place(self, token: int) -> str:
@@ -281,7 +282,11 @@ class Scores:
 
 def _ranges(length_S: Tensor, chosen_S: Tensor) -> Tensor:
     """Row numbers of the chosen runs of a table in which run s has `length_S[s]` rows."""
-    start_S = length_S.cumsum(0) - length_S
     length = length_S[chosen_S]
-    offset = start_S[chosen_S] - (length.cumsum(0) - length)
+    offset = _starts(length_S)[chosen_S] - _starts(length)
     return torch.arange(int(length.sum()), device=length_S.device) + offset.repeat_interleave(length)
+
+
+def _starts(length_S: Tensor) -> Tensor:
+    """Where each run begins when runs of these lengths follow each other."""
+    return length_S.cumsum(0) - length_S

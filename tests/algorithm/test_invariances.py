@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.algorithm.ranks import run_on_ranks
 from tests.ops.batches import Case, assign, cases, ragged, random_case
+from tests.ops.ranks import on_ranks
 from turnwise.algorithm import PRESETS, Algorithm, compute_credit, compute_loss, preset
 from turnwise.ops.normalizers import Reduce, alone
 from turnwise.ops.weights import Counts
@@ -103,7 +104,7 @@ def test_ranks_add_up_to_the_whole(name: str) -> None:
         counts = Counts(tokens=tokens, turns=turns, sequences=count)
         return *gradient(row, part, case.logprob_T[rows], part.value_T, counts), rows
 
-    results = run_on_ranks(shards, work)
+    results = on_ranks([partial(work, sequences) for sequences in shards])
     grad = torch.zeros_like(expected_grad)
     for _, part_grad, rows in results:
         grad[rows] += part_grad

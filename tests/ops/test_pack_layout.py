@@ -114,7 +114,6 @@ def test_nothing_to_pack_is_an_error(empty: Callable[[], list[Group]]):
         pack(empty())
 
 
-@pytest.mark.xfail(strict=True, reason="pack checks log-probs and rewards but not Trajectory.bootstrap")
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_bootstrap_must_be_finite(bad: float):
     cut = one(Turn(sampled_ids=[1], logprobs=[-0.1]), truncated=True, terminated=False, bootstrap=bad)

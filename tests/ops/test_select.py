@@ -110,7 +110,6 @@ def test_credit_of_a_trajectory_torn_apart_is_refused():
         gae(batch.select([0, 2, 1]))
 
 
-@pytest.mark.xfail(strict=True, reason="turn_T of every copy points to the turns of the last copy")
 def test_a_sequence_may_be_selected_more_than_once():
     batch = pack(make_groups([[EpisodeShape(turns=[TurnShape(), TurnShape()]), EpisodeShape()]]), dtype=torch.float64)
     part = batch.select([0, 1, 0])
@@ -118,7 +117,6 @@ def test_a_sequence_may_be_selected_more_than_once():
     same(part.select([2]), batch.select([0]))
 
 
-@pytest.mark.xfail(strict=True, reason="a mask is read as the row numbers 0 and 1")
 def test_a_mask_is_not_taken_for_row_numbers():
     batch = random_case(1).batch
     with pytest.raises(ValueError, match="row numbers"):

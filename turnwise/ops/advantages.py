@@ -136,7 +136,7 @@ def _values(batch: TokenBatch) -> Tensor:
     if batch.value_T is None:
         raise ValueError("this advantage needs the critic's values: score the batch first (value_T is not assigned)")
     batch.require_finite("value", batch.value_T)
-    return batch.value_T
+    return batch.value_T.detach()
 
 
 def _at_turn_ends(links: Chain, at_end: float, inside: float) -> Tensor | float:

@@ -100,6 +100,8 @@ class ClipBiasScale:
     _squared: Tensor | None = field(default=None, init=False, repr=False)
     _gradient: list[Tensor] = field(default_factory=list[Tensor], init=False, repr=False)
     _parameters: Sequence[Tensor] = field(default=(), init=False, repr=False)
+    _zero: Tensor = field(default_factory=lambda: torch.zeros(1), init=False, repr=False)
+    """What a rank that clipped nothing brings to the sum: of the kind that the others bring."""
 
     def observe(
         self,
@@ -111,7 +113,7 @@ class ClipBiasScale:
         parameters: Sequence[Tensor] = (),
     ) -> None:
         """Add one micro-batch; `bias` is None when nothing in it was clipped."""
-        self._parameters = parameters
+        self._parameters, self._zero = parameters, logprob_T.detach().new_zeros(1)
         if bias is None or coefficient_T is None:
             return
         if self.estimator == "exact":
@@ -143,11 +145,11 @@ class ClipBiasScale:
     def _norm(self, reduce: Reduce) -> float:
         if self.estimator == "exact":
             return self._exact_norm(reduce)
-        return float(reduce(torch.zeros(1) if self._squared is None else self._squared[None])) ** 0.5
+        return float(reduce(self._zero if self._squared is None else self._squared[None])) ** 0.5
 
     def _exact_norm(self, reduce: Reduce) -> float:
         # Every rank takes part in the sum or none does, also where only another rank's tokens were clipped.
-        if not float(reduce(torch.tensor([float(len(self._gradient))]))):
+        if not float(reduce(self._zero + len(self._gradient))):
             return 0.0
         mine = self._gradient or [torch.zeros_like(parameter) for parameter in self._parameters]
         return sum(float(reduce(gradient).double().square().sum()) for gradient in mine) ** 0.5

@@ -64,6 +64,8 @@ def _add_trajectory(columns: _Columns, trajectory: Trajectory, group: int) -> No
             f"trajectory {trajectory.id!r} ended by {trajectory.stop.value} and must not be trained on; "
             "drop it first with the 'errored' filter"
         )
+    if trajectory.bootstrap is not None and not math.isfinite(trajectory.bootstrap):
+        raise ValueError(f"trajectory {trajectory.id!r}: bootstrap is {trajectory.bootstrap}; values must be finite")
     columns.trajectory_names.append(trajectory.id)
     last_sampled: int | None = None
     for index, turn in enumerate(trajectory.turns):
