@@ -17,7 +17,7 @@ SHAPES = sorted(CONFIGS)
 
 
 def packed(model: PreTrainedModel, batch: TokenBatch) -> Tensor:
-    return packed_hidden(model, batch, Layout.of(batch.length_S))
+    return packed_hidden(model, batch.ids_T, batch.position_T, Layout.of(batch.length_S))
 
 
 def one_by_one(model: PreTrainedModel, batch: TokenBatch) -> Tensor:

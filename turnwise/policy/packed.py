@@ -81,13 +81,11 @@ class Layout:
         return groups
 
 
-def packed_hidden(model: PreTrainedModel, batch: TokenBatch, layout: Layout) -> Tensor:
+def packed_hidden(model: PreTrainedModel, ids_T: Tensor, position_T: Tensor, layout: Layout) -> Tensor:
     """Hidden states [T, d] of the model's trunk after its last norm; row t has seen tokens up to t of its sequence."""
     if model.config._attn_implementation != ATTENTION:
         model.set_attn_implementation(ATTENTION)
-    output = model.base_model(
-        input_ids=batch.ids_T[None], position_ids=batch.position_T[None], use_cache=False, layout=layout
-    )
+    output = model.base_model(input_ids=ids_T[None], position_ids=position_T[None], use_cache=False, layout=layout)
     return output.last_hidden_state[0]
 
 

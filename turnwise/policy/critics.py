@@ -1,0 +1,126 @@
+"""Critics of language models: a head on the policy's own trunk, or a model of its own; scalar or categorical.
+
+A critic values the state before every sampled token. Whether the algorithm reads it per token or per turn is the row's
+choice, not the critic's.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from turnwise.ops.values import histogram_mean
+from turnwise.policy.packed import Layout, packed_hidden, rows_before
+from turnwise.policy.text_loading import check_packing, remove_dropout
+from turnwise.types import TokenBatch
+
+if TYPE_CHECKING:
+    from turnwise.policy.text import TextPolicy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bins:
+    """The support of a categorical critic; take the same numbers as the row's `hl-gauss` loss."""
+
+    low: float = 0.0
+    high: float = 1.0
+    count: int = 51
+
+    def __post_init__(self) -> None:
+        if self.high <= self.low or self.count < 2:
+            raise ValueError(f"bins need low < high and at least two of them, got {self}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Values:
+    """What a critic says per sampled token; zero elsewhere."""
+
+    value_T: Tensor
+    logits_TB: Tensor | None = None
+    """Of a categorical critic."""
+
+
+class Critic(nn.Module):
+    """A value head in single precision over hidden states. It starts at zero: every state is worth the same."""
+
+    def __init__(
+        self, width: int, *, trunk: PreTrainedModel | None = None, detached: bool = False, bins: Bins | None = None
+    ) -> None:
+        super().__init__()
+        self.trunk, self.detached, self.bins = trunk, detached, bins
+        self.head = nn.Linear(width, bins.count if bins else 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    @classmethod
+    def shared(cls, policy: TextPolicy, *, detached: bool = False, bins: Bins | None = None) -> Critic:
+        """A head on the policy's trunk; `detached`: the value loss does not move the trunk."""
+        weight_Vd = policy.head.weight_Vd
+        return cls(weight_Vd.shape[1], detached=detached, bins=bins).to(weight_Vd.device)
+
+    @classmethod
+    def separate(cls, model: PreTrainedModel, *, bins: Bins | None = None) -> Critic:
+        """A critic with a trunk of its own, a copy of the model's: the policy's, or any other causal LM's.
+
+        What trains in the model trains in the copy.
+        """
+        check_packing(model)
+        trunk = copy.deepcopy(model.base_model)
+        assert isinstance(trunk, PreTrainedModel)
+        remove_dropout(trunk)
+        return cls(trunk.config.hidden_size, trunk=trunk.train(), bins=bins).to(model.device)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """The parameters that train, by name."""
+        return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
+
+    def values(self, batch: TokenBatch, hidden_Td: Tensor) -> Values:
+        """Values of the states before the sampled tokens, from the policy's hidden states or those of its own trunk."""
+        return self._values(batch, self._states(batch, hidden_Td))
+
+    @torch.no_grad()
+    def assess(self, batch: TokenBatch, policy: TextPolicy) -> TokenBatch:
+        """The batch with `value_T` filled in, and `bootstrap_S` where cut trajectories still wait for it."""
+        states_Td = self._states(batch, policy.hidden(batch) if self.trunk is None else None)
+        value_T = self._values(batch, states_Td).value_T
+        bootstrap_S = batch.bootstrap_S
+        if bootstrap_S is None:
+            bootstrap_S = self._after_last_token(batch, states_Td)
+        return batch.with_(value_T=value_T, bootstrap_S=bootstrap_S)
+
+    def _states(self, batch: TokenBatch, hidden_Td: Tensor | None) -> Tensor:
+        if self.trunk is not None:
+            return packed_hidden(self.trunk, batch.ids_T, batch.position_T, Layout.of(batch.length_S))
+        assert hidden_Td is not None
+        return hidden_Td.detach() if self.detached else hidden_Td
+
+    def _values(self, batch: TokenBatch, states_Td: Tensor) -> Values:
+        token_M = batch.sampled_T.nonzero().squeeze(1)
+        value_M, logits_MB = self._read(states_Td.index_select(0, rows_before(batch, token_M)))
+        value_T = value_M.new_zeros(batch.tokens).index_copy(0, token_M, value_M)
+        if self.bins is None:
+            return Values(value_T=value_T)
+        blank_TB = logits_MB.new_zeros(batch.tokens, self.bins.count)
+        return Values(value_T=value_T, logits_TB=blank_TB.index_copy(0, token_M, logits_MB))
+
+    def _after_last_token(self, batch: TokenBatch, states_Td: Tensor) -> Tensor:
+        """Values of the states in which trajectories were cut; every sequence of a trajectory carries the same."""
+        end_S = torch.where(batch.length_S > 0, batch.length_S.cumsum(0) - 1, -1)
+        count = int(batch.trajectory_S.max()) + 1
+        # Sequences lie in order, so the trajectory's last token is the largest row that any of them ends with.
+        end_R = end_S.new_full((count,), -1).scatter_reduce(0, batch.trajectory_S, end_S, "amax")
+        last_S = end_R[batch.trajectory_S]
+        value_S, _ = self._read(states_Td[last_S])
+        return torch.where(batch.truncated_S & (last_S >= 0), value_S, 0)
+
+    def _read(self, states_Md: Tensor) -> tuple[Tensor, Tensor]:
+        """Scalar values, and the raw output that they come from."""
+        output_MB = self.head(states_Md.to(self.head.weight.dtype))
+        if self.bins is None:
+            return output_MB.squeeze(1), output_MB
+        return histogram_mean(output_MB, low=self.bins.low, high=self.bins.high), output_MB

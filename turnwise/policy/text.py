@@ -1,0 +1,203 @@
+"""Language-model policies: any transformers causal LM, scored on packed batches; and references to stay near."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from turnwise.policy.critics import Critic
+from turnwise.policy.logprobs import Head, token_statistics
+from turnwise.policy.packed import Layout, packed_hidden, rows_before
+from turnwise.policy.text_loading import (
+    Precision,
+    Train,
+    check_packing,
+    choose_trainable,
+    head_of,
+    load_model,
+    remove_dropout,
+)
+from turnwise.policy.text_lora import LoraSettings, adapter_off, attach_lora, is_adapter, merged_state
+from turnwise.types import Scores, TokenBatch
+
+
+class TextPolicy:
+    """A causal language model that scores packed batches.
+
+    `TextPolicy.load("runs/my-model", lora=LoraSettings(rank=8))`, or `TextPolicy(model)` around one already built.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any = None,
+        *,
+        lora: LoraSettings | None = None,
+        train: Train | None = None,
+        checkpointing: bool = False,
+        compile_layers: bool = False,
+    ) -> None:
+        if not isinstance(model, PreTrainedModel):
+            raise ValueError(f"a TextPolicy wraps a transformers model, not {type(model).__name__}")
+        self.model, self.tokenizer, self.has_adapter = model, tokenizer, lora is not None
+        if lora is not None:
+            attach_lora(model, lora)
+        choose_trainable(model, train, has_adapter=self.has_adapter)
+        remove_dropout(model)
+        check_packing(model)
+        model.train()  # the two modes differ in dropout, of which there is none, and in that only this one checkpoints
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        if compile_layers:
+            _compile_layers(model)
+
+    @classmethod
+    def load(
+        cls,
+        name: str | Path,
+        *,
+        dtype: Precision = "fp32",
+        device: str | torch.device = "cpu",
+        lora: LoraSettings | None = None,
+        train: Train | None = None,
+        checkpointing: bool = False,
+        compile_layers: bool = False,
+    ) -> TextPolicy:
+        """A policy from a local folder or a name that transformers knows.
+
+        - `train`: "all", "lora" or parameter-name patterns such as `["*.layers.2?.*"]`; by default the adapter if there
+          is one, else everything.
+        - `checkpointing`: recompute layers in the backward pass; less memory, a third more work.
+        - `compile_layers`: fuse what is memory-bound in each layer; it pays on CUDA, after a slow first step.
+        """
+        model, tokenizer = load_model(name, dtype=dtype, device=device)
+        return cls(model, tokenizer, lora=lora, train=train, checkpointing=checkpointing, compile_layers=compile_layers)
+
+    @property
+    def head(self) -> Head:
+        """The last layer."""
+        return head_of(self.model)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """The parameters that train, by name."""
+        return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+    def hidden(self, batch: TokenBatch) -> Tensor:
+        """The trunk's output [T, d]; row t has seen the tokens of its sequence up to t itself."""
+        layout = Layout.of(batch.length_S)
+        self._require_fits(batch, layout)
+        return packed_hidden(self.model, batch.ids_T, batch.position_T, layout)
+
+    def score(
+        self,
+        batch: TokenBatch,
+        *,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        collision: bool = False,
+        reference: Reference | None = None,
+        critic: Critic | None = None,
+    ) -> Scores:
+        """What the policy says about the sampled tokens; zero elsewhere.
+
+        With a `reference`, its exact KL over the vocabulary too; with a `critic`, values. The head runs for sampled
+        tokens only.
+        """
+        hidden_Td = self.hidden(batch)
+        token_M = batch.sampled_T.nonzero().squeeze(1)
+        before_M = rows_before(batch, token_M)
+        found = token_statistics(
+            hidden_Td.index_select(0, before_M),
+            self.head,
+            batch.ids_T[token_M],
+            temperature=temperature,
+            entropy=entropy,
+            collision=collision,
+            reference=None if reference is None else (reference.hidden(batch)[before_M], reference.head),
+        )
+        values = critic.values(batch, hidden_Td) if critic is not None else None
+        return Scores(
+            logprob_T=_put(batch, token_M, found.logprob_M),
+            entropy_T=None if found.entropy_M is None else _put(batch, token_M, found.entropy_M),
+            collision_T=None if found.collision_M is None else _put(batch, token_M, found.collision_M),
+            reference_kl_T=None if found.kl_M is None else _put(batch, token_M, found.kl_M),
+            value_T=None if values is None else values.value_T,
+            value_logits_TB=None if values is None else values.logits_TB,
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write a complete model that `from_pretrained` loads, an adapter merged in, and the tokenizer."""
+        self.model.save_pretrained(folder, state_dict=merged_state(self.model) if self.has_adapter else None)
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(folder)
+
+    def _require_fits(self, batch: TokenBatch, layout: Layout) -> None:
+        room = getattr(self.model.config, "max_position_embeddings", None)
+        if room is not None and layout.longest > room:
+            raise ValueError(
+                f"a sequence has {layout.longest} tokens but the model has room for {room}; lower the token budget"
+            )
+        words = self.head.weight_Vd.shape[0]
+        if batch.tokens and int(batch.ids_T.max()) >= words:
+            token = int(batch.ids_T.argmax())
+            raise ValueError(
+                f"id {int(batch.ids_T[token])} at {batch.place(token)} is beyond the model's {words} words; "
+                "was the batch made with another tokenizer?"
+            )
+
+
+class Reference:
+    """A frozen policy to stay near: a copy, or the base under the policy's own LoRA, which costs no memory."""
+
+    def __init__(self, policy: TextPolicy, *, without_adapter: bool) -> None:
+        self._policy, self._without_adapter = policy, without_adapter
+
+    @classmethod
+    def copy_of(cls, policy: TextPolicy) -> Reference:
+        """The policy as it is now."""
+        frozen = TextPolicy(copy.deepcopy(policy.model), policy.tokenizer, train=[])
+        return cls(frozen, without_adapter=False)
+
+    @classmethod
+    def base_of(cls, policy: TextPolicy) -> Reference:
+        """The model under the policy's adapter."""
+        if not policy.has_adapter:
+            raise ValueError("the policy has no LoRA to switch off; use Reference.copy_of(policy)")
+        moving = [name for name in policy.trainable() if not is_adapter(name)]
+        if moving:
+            raise ValueError(f"the base under the LoRA trains too ({moving[0]}); use Reference.copy_of(policy)")
+        return cls(policy, without_adapter=True)
+
+    @property
+    def head(self) -> Head:
+        """The last layer."""
+        return self._policy.head
+
+    @torch.no_grad()
+    def hidden(self, batch: TokenBatch) -> Tensor:
+        """The reference's hidden states [T, d]."""
+        with adapter_off(self._policy.model) if self._without_adapter else nullcontext():
+            return self._policy.hidden(batch)
+
+    @torch.no_grad()
+    def score(self, batch: TokenBatch, *, temperature: float = 1.0) -> Scores:
+        """Log-probs of the sampled tokens under the reference."""
+        with adapter_off(self._policy.model) if self._without_adapter else nullcontext():
+            return self._policy.score(batch, temperature=temperature)
+
+
+def _put(batch: TokenBatch, token_M: Tensor, values_M: Tensor) -> Tensor:
+    return values_M.new_zeros(batch.tokens).index_copy(0, token_M, values_M)
+
+
+def _compile_layers(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.compile(dynamic=True)

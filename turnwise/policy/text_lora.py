@@ -1,0 +1,90 @@
+"""Low-rank adapters (LoRA, 2106.09685) through peft: attach one, switch it off, merge it for saving."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraSettings:
+    """W + (alpha / rank) · B A on the targets: `LoraSettings(rank=8, targets=("q_proj", "v_proj"))`."""
+
+    rank: int = 16
+    alpha: float = 32.0
+    targets: str | tuple[str, ...] = "all-linear"
+    """Names of layers, or all linear ones but the head."""
+    seed: int = 0
+    """Of the random start of A; B starts at zero, so that the policy starts as its base."""
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"the rank of a LoRA must be at least 1, got {self.rank}")
+
+
+def attach_lora(model: PreTrainedModel, settings: LoraSettings) -> None:
+    """Put an adapter into the model, in place, and freeze everything else."""
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError:
+        raise ValueError("LoRA needs the peft package: pip install 'turnwise[lora]'") from None
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]
+        target_modules=settings.targets if isinstance(settings.targets, str) else list(settings.targets),
+        fan_in_fan_out=model.config.model_type == "gpt2",
+    )
+    inject_adapter_in_model(config, model)
+    noise = torch.Generator().manual_seed(settings.seed)
+    for name, parameter in model.named_parameters():
+        if ".lora_A." in name:
+            bound = 1 / math.sqrt(parameter.shape[1])
+            start = (torch.rand(parameter.shape, generator=noise) * 2 - 1) * bound
+            parameter.data.copy_(start)
+
+
+def is_adapter(name: str) -> bool:
+    """Whether a parameter of this name belongs to the adapter."""
+    return ".lora_" in name
+
+
+@contextmanager
+def adapter_off(model: nn.Module) -> Iterator[None]:
+    """The model as it is without its adapter. What was trainable stays so."""
+    trainable = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    layers = list(_adapted(model).values())
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+        for parameter, flag in trainable.items():
+            parameter.requires_grad_(flag)
+
+
+def merged_state(model: nn.Module) -> dict[str, Tensor]:
+    """The weights of an equal model without an adapter, under its own names. The model itself stays as it is."""
+    state = {
+        name.replace(".base_layer.", "."): tensor for name, tensor in model.state_dict().items() if not is_adapter(name)
+    }
+    for name, layer in _adapted(model).items():
+        weight = layer.get_base_layer().weight
+        for adapter in layer.active_adapters:
+            weight = weight + layer.get_delta_weight(adapter).to(weight.dtype)
+        state[f"{name}.weight"] = weight.detach()
+    return state
+
+
+def _adapted(model: nn.Module) -> dict[str, Any]:
+    from peft.tuners.lora import LoraLayer
+
+    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
