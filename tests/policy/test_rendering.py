@@ -7,18 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import normalizers
 
-from tests.policy.tokenizers_for_chat import chat_tokenizer
+from tests.policy.tokenizers_for_chat import by_letters, chat_tokenizer
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.rendering_templates import TEMPLATES
 
 KINDS = sorted(TEMPLATES)
 EXCHANGES = [("the river?", "the city"), ("no, the capital", "the country 962"), ("wrong", "<search>x</search>")]
-
-
-def by_letters(tokenizer, text):
-    """Tokens that spell `text` as the tokenizer itself never would: byte by byte."""
-    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)
-    return [tokenizer.convert_tokens_to_ids(symbol) for piece, _ in pieces for symbol in piece]
 
 
 class Player:

@@ -33,3 +33,9 @@ def chat_tokenizer(kind):
     core.train_from_iterator(_TEXTS, trainer)
     core.add_tokens([AddedToken(word, normalized=False, special=False) for word in _WORDS.get(kind, [])])
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token=_END[kind], chat_template=TEMPLATES[kind])
+
+
+def by_letters(tokenizer, text):
+    """Tokens that spell `text` as the tokenizer itself never would: byte by byte."""
+    pieces = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)
+    return [tokenizer.convert_tokens_to_ids(symbol) for piece, _ in pieces for symbol in piece]

@@ -87,11 +87,6 @@ class Renderer:
         ends = (self.end_id, self._tokenizer.eos_token_id)
         return tuple(sorted({end for end in ends if isinstance(end, int)}))
 
-    @property
-    def vocabulary(self) -> int:
-        """How many tokens there are."""
-        return len(self._tokenizer)
-
     def open(self) -> Conversation:
         """A new conversation, with the system message if there is one."""
         conversation = Conversation(renderer=self)

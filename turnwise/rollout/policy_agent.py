@@ -1,0 +1,95 @@
+"""The agent that is a model: it renders what a seat sees, samples from an engine, and records the tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from turnwise.engine.contract import Engine, Finish, SamplingParams
+from turnwise.policy.rendering import Conversation, Renderer
+from turnwise.rollout.agents import Action, Agent, View
+from turnwise.rollout.token_checks import check_completion
+from turnwise.types import StopReason, Trajectory
+
+# A turn that was cut is no action; a cancelled one says nothing about the policy.
+_STOPS = {
+    Finish.MAX_TOKENS: StopReason.MAX_TOKENS,
+    Finish.CONTEXT_FULL: StopReason.CONTEXT_FULL,
+    Finish.CANCELLED: StopReason.TIMEOUT,
+}
+
+
+@dataclass(kw_only=True)
+class _Seat:
+    """One seat's conversation, and the engine session that holds it."""
+
+    conversation: Conversation
+    session: str
+    cut: bool = False
+    """The last thing said, if anything, was cut: no observation came after it."""
+
+
+class PolicyAgent(Agent):
+    """Plays with a model.
+
+    Example:
+
+        sampling = SamplingParams(max_tokens=200, stop_strings=("</search>", "</answer>"))
+        agent = PolicyAgent(engine=engine, renderer=Renderer(tokenizer, system="Think first."), sampling=sampling)
+        groups = await scheduler.run_groups(specs, agent)
+    """
+
+    def __init__(self, *, engine: Engine, renderer: Renderer, sampling: SamplingParams | None = None) -> None:
+        sampling = sampling or SamplingParams()
+        stop_ids = tuple(sorted({*sampling.stop_ids, *renderer.stop_ids}))
+        self._engine, self._renderer = engine, renderer
+        self._sampling = replace(sampling, stop_ids=stop_ids)
+        self._seats: dict[tuple[str, str], _Seat] = {}
+
+    async def act(self, view: View) -> Action:
+        """Sample one turn."""
+        seat = self._seat(view)
+        prompt = seat.conversation.observe(view.observation)
+        if prompt.restarts:
+            self._engine.close(seat.session)
+            seat.session = _session(view)
+        completion = await self._engine.generate(seat.session, prompt.ids, self._sampling)
+        check_completion(completion, where=f"trajectory {view.episode!r} ({view.seat}), turn {view.turn}")
+        seat.cut = completion.finish in _STOPS
+        return Action(
+            text=seat.conversation.record(completion.ids),
+            prompt_ids=prompt.ids,
+            sampled_ids=completion.ids,
+            logprobs=completion.logprobs,
+            policy_version=min(completion.versions, default=0),  # the oldest decides how far off-policy the turn is
+            restarts=prompt.restarts,
+            stop=_STOPS.get(completion.finish),
+        )
+
+    async def end(self, trajectory: Trajectory) -> None:
+        """Close the session; a truncated episode's last observation becomes `final_ids`."""
+        seat = self._pop(trajectory)
+        if seat is None:
+            return
+        self._engine.close(seat.session)
+        if trajectory.truncated and not trajectory.stop.is_failure and not seat.cut and trajectory.final_observation:
+            prompt = seat.conversation.observe(trajectory.final_observation)
+            # A rewritten history is no continuation of the last sequence: the critic then values the last turn's end.
+            trajectory.final_ids = () if prompt.restarts else prompt.ids
+
+    def _seat(self, view: View) -> _Seat:
+        key = (view.episode, view.seat)
+        if key not in self._seats:
+            self._seats[key] = _Seat(conversation=self._renderer.open(), session=_session(view))
+        return self._seats[key]
+
+    def _pop(self, trajectory: Trajectory) -> _Seat | None:
+        # With several seats a trajectory's id ends in the seat's name.
+        for episode in (trajectory.id, trajectory.id.removesuffix(f"/{trajectory.seat}")):
+            if seat := self._seats.pop((episode, trajectory.seat), None):
+                return seat
+        return None
+
+
+def _session(view: View) -> str:
+    """A name of its own for every sequence. Engines draw by it, so it carries a number from the seat's generator."""
+    return f"{view.episode}/{view.seat}:{view.rng.getrandbits(64):016x}"
