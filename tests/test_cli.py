@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from turnwise import __version__
+from turnwise.algorithm import PRESETS
 
 COMMAND = [sys.executable, "-c", "from turnwise.cli import app; app()"]
 BROKEN = f"""
@@ -63,6 +64,10 @@ def test_check_env_says_fit_or_names_the_defect_and_exits_with_one():
         (["check-env", "game/hanoi-easy", "split=x"], "unknown split 'x'; choose one of train, validation, test"),
         (["play", "game/hanoy-easy"], "unknown environment 'game/hanoy-easy': did you mean game/hanoi-easy"),
         (["play", "game/hanoi-easy", "colour=red"], "unexpected keyword argument 'colour'"),
+        (["explain", "stppo"], "unknown algorithm 'stppo'; did you mean 'st-ppo'?"),
+        (["explain", "st-ppo", "surrogate.hihg=1"], "surrogate.ppo-clip: unknown option 'hihg'; did you mean 'high'?"),
+        (["explain", "grpo", "sampling=plain"], "advantage=group-mean compares tries at the same task"),
+        (["explain", "mine.yaml"], "there is no file 'mine.yaml'"),
     ],
 )
 def test_mistakes_get_one_line_on_stderr_and_exit_code_two(arguments, message):
@@ -101,3 +106,21 @@ def test_play_ends_cleanly_on_control_c():
     os.close(theirs)
     assert (process.returncode, errors) == (0, "")
     assert output.endswith("You left the game.\n")
+
+
+def test_algorithms_lists_every_preset():
+    result = turnwise("algorithms")
+    assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == list(PRESETS)
+
+
+def test_explain_prints_the_row_with_the_changes_made_on_the_command_line():
+    result = turnwise("explain", "st-ppo", "ratio=token", "surrogate.high=0.28", "epochs=2")
+    assert result.returncode == 0
+    assert "min( w_t Â_t , clip(w_t, 0.8, 1.28) Â_t )" in result.stdout
+    assert "2 epoch(s) × 4 minibatch(es) = 8 updates per rollout" in result.stdout
+
+
+def test_explain_reads_a_row_from_a_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("preset: gspo\nname: mine\nsurrogate: {high: 0.01}\n")
+    assert "clip(s_i, 0.9997, 1.01)" in turnwise("explain", str(file)).stdout

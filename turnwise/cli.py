@@ -34,13 +34,21 @@ def one_message() -> Iterator[None]:
 
 
 def parse_settings(settings: list[str] | None) -> dict[str, Any]:
-    """`["hops=2", "split=test"]` as arguments: values are JSON where they can be, else text."""
-    return dict(_parse_setting(setting) for setting in settings or [])
+    """`["hops=2", "split=test"]` as arguments: values are JSON where they can be, else text. Dots nest."""
+    parsed: dict[str, Any] = {}
+    for setting in settings or []:
+        key, value = _parse_setting(setting)
+        *outer, last = key.split(".")
+        inner = parsed
+        for name in outer:
+            inner = inner.setdefault(name, {})
+        inner[last] = value
+    return parsed
 
 
 def _parse_setting(setting: str) -> tuple[str, Any]:
     key, equals, value = setting.partition("=")
-    if not equals or not key.isidentifier():
+    if not equals or not all(name.isidentifier() for name in key.split(".")):
         raise ValueError(f"cannot read {setting!r}; write arguments as key=value")
     try:
         return key, json.loads(value)
@@ -115,3 +123,28 @@ def play(
 
     with one_message():
         play_in_terminal(env_id, parse_settings(settings), seed=seed)
+
+
+@app.command()
+def algorithms() -> None:
+    """List the algorithms there are."""
+    from turnwise.algorithm import PRESETS
+
+    table = Table("name", "what it is", box=None, pad_edge=False)
+    for name, (summary, _) in PRESETS.items():
+        table.add_row(name, Text(summary))
+    _console().print(table)
+
+
+@app.command("explain")
+def explain_command(
+    algorithm: Annotated[str, typer.Argument(help="A preset, or a YAML file with a row of your own.")],
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="[AXIS=VALUE]...", help="ratio=token surrogate.high=0.28 epochs=4")
+    ] = None,
+) -> None:
+    """Print an algorithm as the equation that its row composes to."""
+    from turnwise.algorithm import explain, find_algorithm
+
+    with one_message():
+        typer.echo(explain(find_algorithm(algorithm).override(parse_settings(changes))), nl=False)

@@ -3,7 +3,7 @@
 from turnwise.algorithm.explain import explain
 from turnwise.algorithm.objective import Loss, apply_filters, compute_credit, compute_loss, make_scale
 from turnwise.algorithm.parts import AXES, Part
-from turnwise.algorithm.presets import PRESETS, preset
+from turnwise.algorithm.presets import PRESETS, find_algorithm, preset
 from turnwise.algorithm.row import Algorithm, Critic, load
 from turnwise.algorithm.rules import resolve
 
@@ -18,6 +18,7 @@ __all__ = [
     "compute_credit",
     "compute_loss",
     "explain",
+    "find_algorithm",
     "load",
     "make_scale",
     "preset",

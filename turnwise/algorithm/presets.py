@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from turnwise.algorithm.row import Algorithm
+from turnwise.algorithm.row import Algorithm, load
 
 Row = Mapping[str, Any]
 
@@ -175,3 +176,13 @@ def preset(name: str) -> Algorithm:
         raise ValueError(f"unknown algorithm {name!r}; {hint}There are {', '.join(PRESETS)}.")
     _, row = PRESETS[name]
     return Algorithm.of({"name": name, **row})
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """A preset by its name, or a row from a YAML file."""
+    if not name.endswith((".yaml", ".yml")):
+        return preset(name)
+    file = Path(name)
+    if not file.is_file():
+        raise ValueError(f"there is no file {name!r}; give a YAML file or one of {', '.join(PRESETS)}")
+    return load(file)
