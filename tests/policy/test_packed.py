@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tests.policy.shapes import CONFIGS, RAGGED, make_batch, make_model
-from turnwise.policy.packed import Layout, packed_attention, packed_hidden, rows_before
+from turnwise.policy.packed import Layout, packed_attention, packed_hidden
+from turnwise.policy.packed_rows import rows_at_end, rows_before
 from turnwise.types import TokenBatch
 
 SHAPES = sorted(CONFIGS)
@@ -90,6 +91,12 @@ def test_at_most_a_quarter_of_a_bucket_is_filling() -> None:
 def test_rows_before_are_the_tokens_before() -> None:
     batch = make_batch([[(2, 1)], [(1, 2)]])
     assert rows_before(batch, batch.sampled_T.nonzero().squeeze(1)).tolist() == [1, 3, 4]
+
+
+def test_rows_at_end_are_the_last_of_the_trajectory() -> None:
+    batch = make_batch([[(2, 1)], [(1, 2)], [(1, 1)], []])
+    assert rows_at_end(batch).tolist() == [2, 5, 7, -1]
+    assert rows_at_end(batch.with_(trajectory_S=torch.tensor([0, 1, 1, 2]))).tolist() == [2, 7, 7, -1]
 
 
 def test_a_token_sampled_from_nothing_is_refused_by_name() -> None:

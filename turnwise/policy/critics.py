@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from turnwise.ops.values import histogram_mean
-from turnwise.policy.packed import Layout, packed_hidden, rows_before
+from turnwise.policy.packed import Layout, packed_hidden
+from turnwise.policy.packed_rows import rows_at_end, rows_before
 from turnwise.policy.text_loading import check_packing, remove_dropout
 from turnwise.types import TokenBatch
 
@@ -110,11 +111,7 @@ class Critic(nn.Module):
 
     def _after_last_token(self, batch: TokenBatch, states_Td: Tensor) -> Tensor:
         """Values of the states in which trajectories were cut; every sequence of a trajectory carries the same."""
-        end_S = torch.where(batch.length_S > 0, batch.length_S.cumsum(0) - 1, -1)
-        count = int(batch.trajectory_S.max()) + 1
-        # Sequences lie in order, so the trajectory's last token is the largest row that any of them ends with.
-        end_R = end_S.new_full((count,), -1).scatter_reduce(0, batch.trajectory_S, end_S, "amax")
-        last_S = end_R[batch.trajectory_S]
+        last_S = rows_at_end(batch)
         value_S, _ = self._read(states_Td[last_S])
         return torch.where(batch.truncated_S & (last_S >= 0), value_S, 0)
 

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
-from turnwise.types import TokenBatch
-
 try:
     from torch.nn.attention.varlen import varlen_attn
 except ImportError:  # torch before 2.10
@@ -87,18 +85,6 @@ def packed_hidden(model: PreTrainedModel, ids_T: Tensor, position_T: Tensor, lay
         model.set_attn_implementation(ATTENTION)
     output = model.base_model(input_ids=ids_T[None], position_ids=position_T[None], use_cache=False, layout=layout)
     return output.last_hidden_state[0]
-
-
-def rows_before(batch: TokenBatch, token_M: Tensor) -> Tensor:
-    """Rows whose hidden states are the states before these tokens. The shift by one lives here and nowhere else."""
-    opens_M = batch.position_T[token_M] == 0
-    if bool(opens_M.any()):
-        token = int(token_M[opens_M][0])
-        raise ValueError(
-            f"{batch.place(token)} was sampled from nothing: no token comes before it; "
-            "begin every prompt with at least one token, such as the tokenizer's begin-of-text"
-        )
-    return token_M - 1
 
 
 def packed_attention(

@@ -14,7 +14,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from turnwise.policy.critics import Critic
 from turnwise.policy.logprobs import Head, token_statistics
-from turnwise.policy.packed import Layout, packed_hidden, rows_before
+from turnwise.policy.packed import Layout, packed_hidden
+from turnwise.policy.packed_rows import rows_before
 from turnwise.policy.text_loading import (
     Precision,
     Train,

@@ -1,0 +1,226 @@
+"""Policies without words: small networks over observation features, scored through the same batch as language models.
+
+An action is a turn of one token. A discrete action is the token's id; a Gaussian one lies in `extra_T["actions"]`, and
+its id says nothing. The observation that an action answers lies in `extra_T["features"]` at the action's own row.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from turnwise.policy.packed_rows import rows_at_end
+from turnwise.types import Scores, TokenBatch
+
+Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
+FEATURES, ACTIONS = "features", "actions"
+"""Names of the two streams."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discrete:
+    """One of `count` actions."""
+
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gaussian:
+    """A vector of `size` numbers, each with a mean from the network and a learned spread, the same in every state."""
+
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Actions:
+    """What a policy chose: ids [N] or vectors [N, size], and their log-probs [N]."""
+
+    chosen_N: Tensor
+    logprob_N: Tensor
+
+
+class FeaturePolicy(nn.Module):
+    """A network that chooses actions, and another of the same shape that values states if asked to.
+
+    `FeaturePolicy.mlp(4, actions=Discrete(count=2), value=True)` plays CartPole.
+    """
+
+    def __init__(
+        self, body: nn.Module, width: int, *, actions: Discrete | Gaussian, value: bool = False, seed: int = 0
+    ) -> None:
+        """`body` turns features [N, ...] into [N, width]."""
+        super().__init__()
+        noise = torch.Generator().manual_seed(seed)
+        size = actions.count if isinstance(actions, Discrete) else actions.size
+        self.actions, self.body = actions, body
+        # A nearly uniform start: the first actions explore.
+        self.head = _linear(width, size, noise, gain=0.01)
+        self.log_spread = nn.Parameter(torch.zeros(size)) if isinstance(actions, Gaussian) else None
+        self.value = nn.Sequential(copy.deepcopy(body), _linear(width, 1, noise)) if value else None
+
+    @classmethod
+    def mlp(
+        cls,
+        inputs: int,
+        *,
+        actions: Discrete | Gaussian,
+        hidden: Sequence[int] = (64, 64),
+        value: bool = False,
+        seed: int = 0,
+    ) -> FeaturePolicy:
+        """For vectors of `inputs` numbers."""
+        noise = torch.Generator().manual_seed(seed)
+        layers: list[nn.Module] = [nn.Flatten()]
+        widths = [inputs, *hidden]
+        for before, after in itertools.pairwise(widths):
+            layers += [_linear(before, after, noise), nn.Tanh()]
+        return cls(nn.Sequential(*layers), widths[-1], actions=actions, value=value, seed=seed + 1)
+
+    @classmethod
+    def cnn(
+        cls,
+        shape: tuple[int, int, int],
+        *,
+        actions: Discrete | Gaussian,
+        channels: Sequence[int] = (16, 32),
+        width: int = 128,
+        value: bool = False,
+        seed: int = 0,
+    ) -> FeaturePolicy:
+        """For pictures of (channels, height, width); every layer but the first halves height and width."""
+        noise = torch.Generator().manual_seed(seed)
+        layers: list[nn.Module] = []
+        depth, height, breadth = shape
+        for place, after in enumerate(channels):
+            stride = 1 if place == 0 else 2
+            layers += [_started(nn.Conv2d(depth, after, 3, stride, padding=1), noise), nn.ReLU()]
+            depth, height, breadth = after, -(-height // stride), -(-breadth // stride)
+        layers += [nn.Flatten(), _linear(depth * height * breadth, width, noise), nn.ReLU()]
+        return cls(nn.Sequential(*layers), width, actions=actions, value=value, seed=seed + 1)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """The parameters that train, by name."""
+        return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
+
+    @torch.no_grad()
+    def act(self, features_N: Tensor, *, generator: torch.Generator, temperature: float = 1.0) -> Actions:
+        """Choose an action for each observation."""
+        choice = self._choice(features_N, temperature)
+        chosen_N = choice.sample(generator)
+        return Actions(chosen_N=chosen_N, logprob_N=choice.logprob(chosen_N))
+
+    def score(
+        self, batch: TokenBatch, *, temperature: float = 1.0, entropy: bool = False, collision: bool = False
+    ) -> Scores:
+        """What the policy says about the actions taken, and values if it has them; zero elsewhere."""
+        token_M = batch.sampled_T.nonzero().squeeze(1)
+        features_M = _stream(batch, FEATURES)[token_M]
+        taken = batch.ids_T if isinstance(self.actions, Discrete) else _stream(batch, ACTIONS)
+        choice = self._choice(features_M, temperature)
+
+        def put(values_M: Tensor) -> Tensor:
+            return values_M.new_zeros(batch.tokens).index_copy(0, token_M, values_M)
+
+        return Scores(
+            logprob_T=put(choice.logprob(taken[token_M])),
+            entropy_T=put(choice.entropy()) if entropy else None,
+            collision_T=put(choice.collision()) if collision else None,
+            value_T=put(self.value(features_M).squeeze(1)) if self.value is not None else None,
+        )
+
+    @torch.no_grad()
+    def assess(self, batch: TokenBatch) -> TokenBatch:
+        """The batch with `value_T` filled in, and `bootstrap_S` where cut trajectories still wait for it.
+
+        A cut trajectory ends with a token of the environment (`Trajectory.final_ids`) that bears the last features.
+        """
+        if self.value is None:
+            raise ValueError("this policy has no value network; make it with value=True")
+        value_T = self.value(_stream(batch, FEATURES)).squeeze(1)
+        if batch.bootstrap_S is not None:
+            return batch.with_(value_T=value_T)
+        last_S = rows_at_end(batch)
+        missing_S = batch.truncated_S & (last_S >= 0) & batch.sampled_T[last_S]
+        if bool(missing_S.any()):
+            raise ValueError(
+                f"{batch.place(int(last_S[missing_S][0]))} is the last of a cut trajectory, whose next observation is "
+                "missing; give it one final id and put the observation's features there"
+            )
+        bootstrap_S = torch.where(batch.truncated_S & (last_S >= 0), value_T[last_S], 0)
+        return batch.with_(value_T=value_T, bootstrap_S=bootstrap_S)
+
+    def _choice(self, features_N: Tensor, temperature: float) -> _OneOf | _Vector:
+        if temperature <= 0:
+            raise ValueError(f"temperature must be positive, got {temperature}")
+        output = self.head(self.body(features_N))
+        if self.log_spread is None:
+            return _OneOf(log_p=(output / temperature).log_softmax(-1))
+        # A density to the power 1/τ, normalised, is the Gaussian whose variance is τ times as large.
+        return _Vector(mean=output, log_spread=self.log_spread + math.log(temperature) / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OneOf:
+    """A categorical distribution per row."""
+
+    log_p: Tensor
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        return torch.multinomial(self.log_p.exp(), 1, generator=generator).squeeze(1)
+
+    def logprob(self, ids: Tensor) -> Tensor:
+        return self.log_p.gather(1, ids[:, None]).squeeze(1)
+
+    def entropy(self) -> Tensor:
+        return -(self.log_p.exp() * self.log_p).sum(-1)
+
+    def collision(self) -> Tensor:
+        return (2 * self.log_p).exp().sum(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Vector:
+    """Independent Gaussians per row."""
+
+    mean: Tensor
+    log_spread: Tensor
+
+    def sample(self, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(self.mean.shape, generator=generator, device=self.mean.device)
+        return self.mean + self.log_spread.exp() * noise
+
+    def logprob(self, vectors: Tensor) -> Tensor:
+        away = (vectors - self.mean) / self.log_spread.exp()
+        return -(away.square() / 2 + self.log_spread + math.log(2 * math.pi) / 2).sum(-1)
+
+    def entropy(self) -> Tensor:
+        return (self.log_spread + math.log(2 * math.pi * math.e) / 2).sum().expand(self.mean.shape[0])
+
+    def collision(self) -> Tensor:
+        raise ValueError("Σp² is a matter of discrete actions; use another estimator of the clipping bias than 'logit'")
+
+
+def _stream(batch: TokenBatch, name: str) -> Tensor:
+    if name not in batch.extra_T:
+        raise ValueError(
+            f"the batch has no {name!r}; add them with batch.with_(extra_T={{{name!r}: ...}}), a row a token"
+        )
+    return batch.extra_T[name]
+
+
+def _linear(inputs: int, outputs: int, noise: torch.Generator, *, gain: float = math.sqrt(2)) -> nn.Linear:
+    return _started(nn.Linear(inputs, outputs), noise, gain=gain)
+
+
+def _started(layer: Layer, noise: torch.Generator, *, gain: float = math.sqrt(2)) -> Layer:
+    nn.init.orthogonal_(layer.weight, gain, generator=noise)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    return layer
