@@ -17,7 +17,9 @@ def main() -> None:
     parser.add_argument("--stage", choices=STAGES, action="append", help="only this stage (repeatable; default: all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="time for training; the schedule shrinks to fit")
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="time for training; the schedule shrinks to fit"
+    )
     parser.add_argument("--copy-steps", type=int, default=Settings.copy_steps)
     parser.add_argument("--steps", type=int, default=Settings.steps)
     parser.add_argument("--batch-tokens", type=int, default=Settings.batch_tokens)

@@ -20,9 +20,10 @@ from turnwise.envs.search.protocol import INVALID, LAST_TURN, NOTHING_FOUND, ask
 from turnwise.policy.nano.demonstrator import WORDINGS, play
 from turnwise.policy.nano.guesser import play_guess_number
 from turnwise.policy.nano.packing import Packed, pack_rows
+from turnwise.policy.nano.problems import make_env
 from turnwise.policy.nano.reading import read
 from turnwise.policy.nano.tokenizer import load_tokenizer, render, train_tokenizer
-from turnwise.policy.nano.worlds import FACTS, Lexicon, make_env, make_name, make_world, train_lexicon
+from turnwise.policy.nano.worlds import FACTS, Lexicon, make_name, make_world, train_lexicon
 
 EPISODES = {1: 60, 2: 180, 3: 60}
 """Search episodes that one world is used for, by hops."""

@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from turnwise.envs.base import Env
+from turnwise.envs.search.env import SearchEnv
 from turnwise.envs.search.protocol import LAST_TURN, Action
 from turnwise.policy.nano.worlds import size
 
@@ -126,7 +126,7 @@ class Demonstrator:
         )
 
 
-def play(env: Env, rng: Random, *, seed: int | None = None) -> tuple[list[tuple[str, str]], bool]:
+def play(env: SearchEnv, rng: Random, *, seed: int | None = None) -> tuple[list[tuple[str, str]], bool]:
     """One episode of the demonstrator in a search environment: its (observation, action) pairs, and its success."""
     observation, info = env.reset(seed=seed)
     demonstrator = Demonstrator(goal_of(info["task"]["id"]), rng)

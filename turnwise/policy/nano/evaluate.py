@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from turnwise.envs.base import Env
 from turnwise.envs.games.game import Game
 from turnwise.envs.search.env import SearchEnv
 from turnwise.policy.nano.tokenizer import AGENT_ID, END_ID, USER_ID
@@ -58,7 +59,7 @@ class Report:
 def evaluate(
     model: LlamaForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    make_env: Callable[[], SearchEnv | Game],
+    make_env: Callable[[], Env],
     *,
     seeds: Sequence[int],
     temperature: float,
@@ -82,7 +83,8 @@ def evaluate(
             running, tokens = [running[place] for place in going], [tokens[place] for place in going]
 
 
-def _begin(env: SearchEnv | Game, seed: int, tokenizer: PreTrainedTokenizerFast) -> Attempt:
+def _begin(env: Env, seed: int, tokenizer: PreTrainedTokenizerFast) -> Attempt:
+    assert isinstance(env, (SearchEnv, Game))
     observation, info = env.reset(seed=seed)
     task_id = info["task"]["id"] if "task" in info else "game/all"
     return Attempt(env=env, task_id=task_id, unread=_observed(observation, tokenizer))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from random import Random
 
-from turnwise.envs.games.game import box
+from turnwise.envs.games.game import Game, box
 from turnwise.envs.registry import make
 
 HEEDS, CARELESS = 0.5, 0.03
@@ -16,6 +16,7 @@ _ANSWER = re.compile(r"My number is (higher|lower) than (\d+)")
 def play_guess_number(rng: Random, *, seed: int) -> tuple[list[tuple[str, str]], bool]:
     """One game: its (observation, action) pairs, and whether it was won."""
     env = make("game/guess-number-easy")
+    assert isinstance(env, Game)
     observation, _ = env.reset(seed=seed)
     low, high = 1, _HIGH
     turns = list[tuple[str, str]]()

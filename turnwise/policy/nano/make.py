@@ -13,7 +13,7 @@ from turnwise.policy.nano.tokenizer import load_tokenizer
 from turnwise.policy.nano.train import Settings, train
 
 STAGES = ("data", "train", "evaluate")
-WORLDS = 400
+WORLDS = 1_000
 ROW_LENGTH = 512
 
 
@@ -57,7 +57,8 @@ def print_evaluation(folder: Path, *, device: str, episodes: int) -> None:
     from turnwise.envs import make  # here, for the same reason
     from turnwise.policy.nano.evaluate import evaluate
 
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    torch.nn.Module.to(model, device)
     tokenizer = load_tokenizer(folder)
     for env_id in ("search/geo-2hop", "search/geo-1hop", "search/geo-3hop", "game/guess-number-easy"):
         for temperature in (1.0, 0.0):

@@ -9,7 +9,8 @@ from __future__ import annotations
 from random import Random
 
 from turnwise.envs.search.geo import Problem
-from turnwise.policy.nano.worlds import MadeUpWorld, ask, draw_problem
+from turnwise.policy.nano.problems import ask, draw_problem
+from turnwise.policy.nano.worlds import MadeUpWorld
 
 _MORE_QUESTIONS = 3
 

@@ -4,7 +4,8 @@ Three rules, each for the sake of copying or of honest text:
 
 1. Every piece of text between tags or line breaks starts with one blank of its own, which decoding takes away again. So
    `<search>bamako` and ` bamako` share their tokens, and every text round-trips exactly.
-2. A digit is always a token by itself, and the blank before a number is another: `962` reads `9 6 2` and decodes as `962`.
+2. A digit is always a token by itself, and the blank before a number is another: ` 962` is four tokens, and no more
+   blanks come out than went in.
 3. The protocol's tags are single tokens but *not* special ones: an observation may contain them. Only the chat markers
    are special, and untrusted text is kept from becoming one by `split_special_tokens=True`.
 """

@@ -1,4 +1,4 @@
-"""Made-up worlds: the documents and questions of `search/geo-*` about places that do not exist.
+"""Made-up worlds: the documents of `search/geo-*`, about places that do not exist.
 
 Names are recombined from words of the real world's *train* split, so that they look like names and yet nothing about
 them can be known by heart: whoever answers must have read. A world is small, used for a few hundred examples and thrown
@@ -7,14 +7,12 @@ away. No real fact about a country, of any split, is ever shown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from turnwise.envs.search.env import SearchEnv
-from turnwise.envs.search.geo import ASKS, PLACES, Problem, countries
+from turnwise.envs.search.geo import countries
 from turnwise.envs.search.retriever import BM25, Document
-from turnwise.envs.search.task import Task
 
 COUNTRIES, CITIES_PER_COUNTRY = 100, 12
 FACTS = ("continent", "capital", "currency", "phone", "domain")
@@ -120,88 +118,6 @@ def _make_facts(capital: str, lexicon: Lexicon, rng: Random) -> Facts:
     return {fact: value for fact, value in facts.items() if fact == "continent" or rng.random() > _MISSING}
 
 
-def _country_fact(world: MadeUpWorld, rng: Random) -> Problem:
-    country, (fact, answer) = _draw_country_and_fact(world, rng)
-    return Problem(fact=fact, place="name", names=(country,), answer=answer, queries=(country,))
-
-
-def _fact_by_capital(world: MadeUpWorld, rng: Random) -> Problem:
-    country = rng.choice([name for name, facts in world.countries.items() if "capital" in facts])
-    facts = world.countries[country]
-    fact = rng.choice([fact for fact in facts if fact != "capital"])
-    names = (facts["capital"],)
-    return Problem(fact=fact, place="by capital", names=names, answer=facts[fact], queries=(country,))
-
-
-def _city_fact(world: MadeUpWorld, rng: Random) -> Problem:
-    city = rng.choice(list(world.cities))
-    fact, answer = rng.choice(list(world.cities[city].items()))
-    return Problem(fact=fact, place="name", names=(city,), answer=answer, queries=(city,))
-
-
-def _fact_by_city(world: MadeUpWorld, rng: Random) -> Problem:
-    city = rng.choice(list(world.cities))
-    country = world.cities[city]["country"]
-    fact, answer = rng.choice(list(world.countries[country].items()))
-    return Problem(fact=fact, place="by city", names=(city,), answer=answer, queries=(city, country))
-
-
-def _population_of_capital(world: MadeUpWorld, rng: Random) -> Problem:
-    city = rng.choice([name for name, facts in world.cities.items() if "capital" in world.countries[facts["country"]]])
-    country = world.cities[city]["country"]
-    capital = world.countries[country]["capital"]
-    answer, queries = world.cities[capital]["population"], (city, country, capital)
-    return Problem(fact="population", place="capital by city", names=(city,), answer=answer, queries=queries)
-
-
-def _fact_by_larger_city(world: MadeUpWorld, rng: Random) -> Problem:
-    while True:
-        first, second = rng.sample(list(world.cities), 2)
-        if size(world.cities[first]) != size(world.cities[second]):
-            break
-    larger = max(first, second, key=lambda city: size(world.cities[city]))
-    country = world.cities[larger]["country"]
-    fact, answer = rng.choice(list(world.countries[country].items()))
-    queries = (first, second, country)
-    return Problem(fact=fact, place="by larger city", names=(first, second), answer=answer, queries=queries)
-
-
-def _draw_country_and_fact(world: MadeUpWorld, rng: Random) -> tuple[str, tuple[str, str]]:
-    country = rng.choice(list(world.countries))
-    return country, rng.choice(list(world.countries[country].items()))
-
-
 def size(city: Facts) -> int:
     """Thousands of people: 18 for `{"population": "18 k"}`."""
     return int(city["population"].removesuffix(" k"))
-
-
-KINDS: dict[int, tuple[Callable[[MadeUpWorld, Random], Problem], ...]] = {
-    1: (_country_fact, _fact_by_capital, _city_fact),
-    2: (_fact_by_city,),
-    3: (_population_of_capital, _fact_by_larger_city),
-}
-"""Kinds of questions by the number of documents they take; `Problem.queries` holds those documents' names."""
-
-
-def draw_problem(world: MadeUpWorld, hops: int, rng: Random) -> Problem:
-    """A problem that takes `hops` documents."""
-    return rng.choice(KINDS[hops])(world, rng)
-
-
-def ask(problem: Problem, rng: Random) -> str:
-    """The problem in words, by one of the environment's own templates."""
-    place = rng.choice(PLACES[problem.place]).format(*problem.names)
-    return rng.choice(ASKS[problem.fact]).format(place=place)
-
-
-def make_env(world: MadeUpWorld, hops: int) -> SearchEnv:
-    """The real search environment over a made-up world."""
-
-    def draw(rng: Random) -> Task:
-        problem = draw_problem(world, hops, rng)
-        name = f"made-up-{hops}hop/{problem.fact}/{problem.place}/-/{'+'.join(problem.names)}"
-        question, answers = ask(problem, rng), (problem.answer,)
-        return Task(question=question, answers=answers, id=name, hops=hops, split="train", queries=problem.queries)
-
-    return SearchEnv(draw=draw, retriever=world.retriever, max_searches=hops + 1)
