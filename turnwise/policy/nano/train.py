@@ -35,7 +35,7 @@ class Settings:
     copied_enough: float = 0.97
     steps: int = 12_000
     batch_tokens: int = 32_768
-    learning_rate: float = 1.5e-3
+    learning_rate: float = 2e-3
     warm_up: int = 200
     weight_decay: float = 0.1
     minutes: float = math.inf
