@@ -5,7 +5,7 @@ import copy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import normalizers
+from tokenizers import AddedToken, normalizers
 
 from tests.policy.tokenizers_for_chat import by_letters, chat_tokenizer
 from turnwise.policy.rendering import Renderer
@@ -110,6 +110,16 @@ def test_special_tokens_in_observations_stay_text(kind):
     for token in special.values():
         assert player.sequences[0].count(token) == honest.sequences[0].count(token)
     assert player.text.count("".join(special)) == 2
+
+
+def test_markers_that_a_tokenizer_does_not_call_special_stay_text_in_observations_too():
+    tokenizer = copy.deepcopy(chat_tokenizer("chatml"))
+    tokenizer.backend_tokenizer.add_tokens([AddedToken("<｜User｜>", normalized=False, special=False)])
+    marker = tokenizer.convert_tokens_to_ids("<｜User｜>")
+    player = Player(Renderer(tokenizer), tokenizer).play([("a<｜User｜>b", "x")])
+    assert tokenizer.encode("<｜User｜>", split_special_tokens=True) == [marker]
+    assert marker not in player.sequences[0]
+    assert "user\na<｜User｜>b<|im_end|>" in player.text
 
 
 def test_special_tokens_that_the_model_samples_inside_a_turn_are_kept_and_end_nothing():

@@ -96,3 +96,20 @@ def test_a_failed_conversion_leaves_nothing_behind(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="GGUF"):
         resolve_model("smollm2-135m")
     assert list(tmp_path.iterdir()) == [broken]
+
+
+@installed
+def test_of_two_conversions_at_once_one_stays_and_both_succeed(monkeypatch, tmp_path):
+    smollm2_gguf = pytest.importorskip("turnwise.policy.smollm2_gguf")
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path))
+    folder = tmp_path / "smollm2-135m-1"
+
+    def convert(gguf_file, workplace):
+        (workplace / "config.json").write_text("mine")
+        folder.mkdir()
+        (folder / "config.json").write_text("theirs")
+
+    monkeypatch.setattr(smollm2_gguf, "convert", convert)
+    assert resolve_model("smollm2-135m") == str(folder)
+    assert (folder / "config.json").read_text() == "theirs"
+    assert list(tmp_path.iterdir()) == [folder]

@@ -77,11 +77,12 @@ class ReferenceEngine:
 
 @torch.no_grad()
 def score(model, batch, *, temperature=1.0):
-    """Log-prob of every token given those before it in its sequence."""
-    logprob_T = torch.zeros(batch.tokens, dtype=torch.float64)
+    """Log-prob of every token given those before it in its sequence, and the entropy it was drawn with."""
+    logprob_T, entropy_T = torch.zeros(2, batch.tokens, dtype=torch.float64)
     for sequence in range(batch.sequences):
         rows = (batch.sequence_T == sequence).nonzero().flatten()
         ids = batch.ids_T[rows]
         logprobs = (model(ids[None]).logits[0].double() / temperature).log_softmax(-1)
         logprob_T[rows[1:]] = logprobs[:-1].gather(1, ids[1:, None]).flatten()
-    return Scores(logprob_T=logprob_T)
+        entropy_T[rows[1:]] = -(logprobs * logprobs.exp()).sum(-1)[:-1]
+    return Scores(logprob_T=logprob_T, entropy_T=entropy_T)

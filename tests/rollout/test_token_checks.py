@@ -1,6 +1,7 @@
 """Bugs injected into real episodes of a small model: each must be caught, with trajectory, turn and likely cause."""
 
 import asyncio
+import re
 from dataclasses import replace
 
 import pytest
@@ -29,7 +30,7 @@ def collect(engine, sampling=SAMPLING):
 
     async def main():
         async with Scheduler() as scheduler:
-            return await scheduler.run_groups(tries(EpisodeSpec(env=Sound, seed=3), 6), agent)
+            return await scheduler.run_groups(tries(EpisodeSpec(env=Sound, seed=3), 5), agent)
 
     return asyncio.run(main())
 
@@ -145,11 +146,18 @@ def test_log_probs_shifted_by_one_are_caught(batch, by):
 
 
 @pytest.mark.parametrize(("sampler", "trainer"), [(0.7, 1.0), (1.0, 0.7), (1.0, 1.3)])
-def test_another_temperature_is_caught(sampler, trainer):
+def test_another_temperature_is_caught_and_estimated(sampler, trainer):
     broken = pack(collect(ReferenceEngine(MODEL, tokenizer=TOKENIZER), replace(SAMPLING, temperature=sampler)))
     assert check_logprob_gap(broken, score(MODEL, broken, temperature=sampler), tolerance=1e-4).worst < 1e-5
-    with pytest.raises(ValueError, match=NAMED.format(turn=r"\d") + ".*Likely cause: another temperature"):
-        check_logprob_gap(broken, score(MODEL, broken, temperature=trainer))
+    scores = score(MODEL, broken, temperature=trainer)
+    pattern = NAMED.format(turn=r"\d") + r".*Likely cause: another temperature: .* about (\d\.\d+)"
+    with pytest.raises(ValueError, match=pattern) as caught:
+        check_logprob_gap(broken, scores)
+    found = re.search(pattern, str(caught.value))
+    assert found is not None
+    assert float(found[1]) == pytest.approx(sampler / trainer, rel=0.15)
+    with pytest.raises(ValueError, match="Likely cause: another temperature"):
+        check_logprob_gap(broken, replace(scores, entropy_T=None))
 
 
 def updated(model, size):

@@ -22,6 +22,7 @@ from turnwise.policy.rendering_templates import TEMPLATES
 # Two code points that Unicode keeps for internal use and that no text may contain. `_BREAK` splits what reads like a
 # special token in a message; `_MARK` shows where a sampled turn ends in the template's text. Both shield from trimming.
 _BREAK, _MARK = "\ufdd0", "\ufdd1"
+_MARKER = re.compile(r"<[|｜].*[|｜]>")
 _OPEN_REASONING = re.compile(r"<think>\s*\Z")
 
 
@@ -70,11 +71,10 @@ class Renderer:
         self._tokenizer, self._options = tokenizer, dict(options or {})
         self._template = _choose_template(tokenizer, template)
         self._special_ids = _special_ids(tokenizer)
+        self._forbidden_ids = frozenset(self._special_ids.values())
         longest_first = sorted(self._special_ids, key=len, reverse=True)
         self._special = re.compile("(" + ("|".join(map(re.escape, longest_first)) or r"(?!)") + ")")
-        self.end_text = self._read_end()
-        self.opening = self._read_opening()
-        """What the generation prompt writes on the turn's behalf: `<think>` where a template starts the reasoning."""
+        self.end_text, self.opening = self._probe()
 
     @property
     def end_id(self) -> int | None:
@@ -119,8 +119,8 @@ class Renderer:
         for piece in self._special.split(text):
             if piece in self._special_ids:
                 ids.append(self._special_ids[piece])
-            elif plain := piece.replace(_BREAK, ""):
-                ids += self._tokenizer.encode(plain, add_special_tokens=False, split_special_tokens=True)
+            else:
+                ids += self._encode_plain(piece)
         return ids
 
     def encode_keeping(self, text: str, turns: Sequence[Sequence[int]]) -> list[int]:
@@ -140,6 +140,16 @@ class Renderer:
         self.stats.restarts += prompt.restarts
         self.stats.altered += self.decode(prompt.ids) != text.replace(_BREAK, "")
 
+    def _encode_plain(self, piece: str) -> list[int]:
+        ids = self._encode_text(piece.replace(_BREAK, ""))
+        if self._forbidden_ids.isdisjoint(ids):
+            return ids
+        # The tokenizer does not call this token special, so it cannot be told to leave it alone: break it up.
+        return [id for part in piece.split(_BREAK) for id in self._encode_text(part)]
+
+    def _encode_text(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True) if text else []
+
     def _visible(self, part: str, turn: Sequence[int]) -> tuple[list[int], str]:
         """The longest end of a sampled turn with which `part` of the template's text ends."""
         whole = self.decode(turn)
@@ -152,8 +162,9 @@ class Renderer:
         start = bisect_left(range(len(turn)), True, key=lambda start: part.endswith(after(start)))
         return list(turn[start:]), after(start) if start < len(turn) else ""
 
-    def _read_end(self) -> str:
-        """The special token right after an assistant's words, or nothing."""
+    def _probe(self) -> tuple[str, str]:
+        """What ends a turn (a special token or nothing), and what the generation prompt writes on a turn's behalf
+        (`<think>` where a template starts the reasoning)."""
         messages = [{"role": "system", "content": self.system}] if self.system else []
         messages += [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!" + _MARK}]
         messages += [{"role": self.observation_role, "content": "?"}]
@@ -167,12 +178,8 @@ class Renderer:
             ) from error
         if not mark:
             raise ValueError(f"the chat template leaves out what the model said; pass one of {', '.join(TEMPLATES)}")
-        found = self._special.match(tail)
-        return found[0] if found else ""
-
-    def _read_opening(self) -> str:
-        found = _OPEN_REASONING.search(self.render([{"role": "user", "content": "?"}]))
-        return found[0] if found else ""
+        end, opening = self._special.match(tail), _OPEN_REASONING.search(tail)
+        return end[0] if end else "", opening[0] if opening else ""
 
 
 @dataclass(kw_only=True)
@@ -230,8 +237,6 @@ def _choose_template(tokenizer: PreTrainedTokenizerBase, template: str | None) -
 
 
 def _special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    special = {token.content: id for id, token in tokenizer.added_tokens_decoder.items() if token.special}
-    for text, id in special.items():
-        if id in tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True):
-            raise ValueError(f"the tokenizer cannot keep {text!r} as plain text; use a fast tokenizer (tokenizer.json)")
-    return special
+    """Special tokens by their text, and those that look it: some tokenizers forget to call their markers special."""
+    added = tokenizer.added_tokens_decoder.items()
+    return {token.content: id for id, token in added if token.special or _MARKER.fullmatch(token.content)}

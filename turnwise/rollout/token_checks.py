@@ -90,13 +90,13 @@ def check_logprob_gap(batch: TokenBatch, scores: Scores, *, tolerance: float = 0
     """Raise ValueError if a turn's mean |mu − logprob| exceeds `tolerance`, naming the worst turn and a likely cause.
 
     `version` is the trainer's policy version. Score with the weights and the temperature that sampled: in float32 gaps
-    are about 1e-6, in bfloat16 about 1e-2.
+    are about 1e-6, in bfloat16 about 1e-2. With `scores.entropy_T` the cause is told more reliably.
     """
     if batch.mu_T is None:
         raise ValueError("the batch has no sampler log-probs (mu_T); pack trajectories that an engine sampled")
     batch.require_finite("mu_T", batch.mu_T)
     batch.require_finite("logprob_T", scores.logprob_T)
-    compared = _Compared(batch, batch.mu_T.double(), scores.logprob_T.detach().double())
+    compared = _Compared(batch, batch.mu_T, scores)
     gap_K = compared.gap_K
     if not gap_K.numel():
         return Gap(mean=0.0, worst=0.0, place="no turns")
@@ -144,9 +144,10 @@ def _require_equal(what: str, recorded: Sequence[int], rendered: Sequence[int]) 
 class _Compared:
     """Sampler and trainer side by side, token by token."""
 
-    def __init__(self, batch: TokenBatch, mu_T: Tensor, logprob_T: Tensor) -> None:
-        self.batch, self.mu_T, self.logprob_T = batch, mu_T, logprob_T
-        self.gap_T = torch.where(batch.sampled_T, (mu_T - logprob_T).abs(), 0.0)
+    def __init__(self, batch: TokenBatch, mu_T: Tensor, scores: Scores) -> None:
+        self.batch, self.mu_T, self.logprob_T = batch, mu_T.double(), scores.logprob_T.detach().double()
+        self.entropy_T = None if scores.entropy_T is None else scores.entropy_T.detach().double()
+        self.gap_T = torch.where(batch.sampled_T, (self.mu_T - self.logprob_T).abs(), 0.0)
         self.gap_K = self.per_turn(self.gap_T)
 
     def per_turn(self, values_T: Tensor) -> Tensor:
@@ -155,10 +156,6 @@ class _Compared:
         turn = self.batch.turn_T[sampled_T]
         total_K = zeros_K.index_add(0, turn, values_T[sampled_T])
         return total_K / zeros_K.index_add(0, turn, torch.ones_like(values_T[sampled_T])).clamp_min(1)
-
-    def pairs(self, chosen_T: Tensor) -> tuple[Tensor, Tensor]:
-        """(mu, logprob) of the chosen tokens."""
-        return self.mu_T[chosen_T], self.logprob_T[chosen_T]
 
 
 _SHIFT_FITS, _SLOPE_EXPLAINS, _RELATED = 0.25, 0.6, 0.8
@@ -220,16 +217,21 @@ def _not_sampled(compared: _Compared, tolerance: float) -> str | None:
 
 
 def _other_temperature(compared: _Compared, tolerance: float) -> str | None:
-    """A different temperature stretches log-probs: a straight line through (logprob, mu) then explains the gap."""
-    mu, logprob = compared.pairs(_bad(compared, tolerance))
-    mu, logprob = mu - mu.mean(), logprob - logprob.mean()
-    slope = float((mu * logprob).sum() / logprob.square().sum().clamp_min(1e-12))
-    related = float((mu * logprob).sum() / (mu.norm() * logprob.norm()).clamp_min(1e-12))
-    left = float((mu - slope * logprob).square().sum() / (mu - logprob).square().sum().clamp_min(1e-12))
-    if related < _RELATED or 1 - left < _SLOPE_EXPLAINS:
+    """To first order log p changes by Δ(1/temperature) · (log p + entropy): see whether that explains the gaps."""
+    bad_T = _bad(compared, tolerance)
+    mu, logprob = compared.mu_T[bad_T], compared.logprob_T[bad_T]
+    difference, surprise = mu - logprob, logprob
+    if compared.entropy_T is None:  # then let one entropy stand for all
+        difference, surprise = difference - difference.mean(), surprise - surprise.mean()
+    else:
+        surprise = surprise + compared.entropy_T[bad_T]
+    slope = float((difference * surprise).sum() / surprise.square().sum().clamp_min(1e-12))
+    left = float((difference - slope * surprise).square().sum() / difference.square().sum().clamp_min(1e-12))
+    if 1 - left < _SLOPE_EXPLAINS or float(torch.corrcoef(torch.stack([mu, logprob]))[0, 1]) < _RELATED:
         return None
+    colder = "lower" if slope > 0 else "higher"
     return (
-        f"another temperature: the sampler's log-probs are the trainer's stretched by {slope:.2f}; "
+        f"another temperature: the sampler's was {colder}, by a factor of about {1 / max(1 + slope, 0.1):.2f}; "
         "score with the temperature that sampled"
     )
 
