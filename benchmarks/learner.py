@@ -45,7 +45,7 @@ class Case:
         """FLOP of one forward and backward pass."""
         c = self.config
         head_width = c.hidden_size // c.num_attention_heads
-        attention = 2 * c.hidden_size * (c.num_attention_heads + c.num_key_value_heads) * head_width
+        attention = 2 * c.hidden_size * (c.num_attention_heads + (c.num_key_value_heads or 0)) * head_width
         layer = attention + 3 * c.hidden_size * c.intermediate_size
         weights = c.num_hidden_layers * layer + c.vocab_size * c.hidden_size
         return self.tokens * 6.0 * (weights + c.num_hidden_layers * c.hidden_size * self.length)
@@ -173,11 +173,11 @@ def matmul_rate(size: int, device: str, dtype: torch.dtype) -> float:
     noise = torch.Generator().manual_seed(0)
     left, right = (torch.randn(size, size, generator=noise).to(device, dtype) for _ in range(2))
     for _ in range(3):
-        left @ right
+        torch.mm(left, right)
     _synchronize(left.device)
     start = time.perf_counter()
     for _ in range(10):
-        left @ right
+        torch.mm(left, right)
     _synchronize(left.device)
     return 10 * 2.0 * size**3 / (time.perf_counter() - start)
 

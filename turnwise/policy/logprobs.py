@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-LOGITS_AT_ONCE = 2**27
-"""How many logits may exist at a time: half a gigabyte in single precision."""
+LOGITS_AT_ONCE = {"cuda": 2**27, "cpu": 2**20}
+"""How many logits may exist at a time, by kind of device: enough for large matrix products, or what caches hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def token_statistics(
     entropy: bool = False,
     collision: bool = False,
     reference: tuple[Tensor, Head] | None = None,
-    at_once: int = LOGITS_AT_ONCE,
+    at_once: int | None = None,
 ) -> TokenStatistics:
     """Statistics of softmax(logits / temperature) at the given tokens.
 
@@ -95,7 +95,7 @@ def token_statistics(
         softcap=head.softcap,
         reference_softcap=reference_head.softcap if reference_head else None,
         spread=entropy or collision,
-        at_once=at_once,
+        at_once=at_once or LOGITS_AT_ONCE.get(hidden_Md.device.type, LOGITS_AT_ONCE["cuda"]),
     )
     logprob_M, entropy_M, collision_M, kl_M = _ChunkedHead.apply(
         hidden_Md,
@@ -252,7 +252,7 @@ def _logit_gradient(
         log p_y: 1{y} − p;    H: −p (log p + H);    Σp²: 2p (p − Σp²);    KL: p (log p − log q − KL)
     """
     _, entropy, collision, kl, total, other_total = found_6M[:, :, None]
-    of_logprob, of_entropy, of_collision, of_kl = gradient_4M[:, :, None]
+    of_logprob, of_entropy, of_collision, of_kl = gradient_4M[:, :, None] / temperature
     log_p = logits - total
     p = log_p.exp()
     factor = -of_logprob
@@ -260,12 +260,20 @@ def _logit_gradient(
         factor = factor - of_entropy * (log_p + entropy) + 2 * of_collision * (p - collision)
     if other is not None:
         factor = factor + of_kl * (log_p - other + other_total - kl)
-    # Added before rounding to `dtype`: for a likely token 1 − p would otherwise be lost.
-    is_target = torch.arange(logits.shape[1], device=logits.device) == target_M[:, None]
-    change = (p * factor + torch.where(is_target, of_logprob, 0)) / temperature
+    # The one-hot comes before rounding to `dtype`: for a likely token 1 − p would otherwise be lost.
+    change = _add_at_target(p * factor, target_M, of_logprob)
     if softcap is not None:
         change = change * (1 - (logits * (temperature / softcap)).square())
     return change.to(dtype)
+
+
+def _add_at_target(change: Tensor, target_M: Tensor, amount: Tensor) -> Tensor:
+    """Add to each row's target, where it lies in this block."""
+    width = change.shape[1]
+    if change.is_cuda:  # one more comparison in a fused kernel is free, a scatter would be passes of its own
+        return change + torch.where(torch.arange(width, device=change.device) == target_M[:, None], amount, 0)
+    inside = (target_M >= 0) & (target_M < width)
+    return change.scatter_add_(1, target_M.clamp(0, width - 1)[:, None], torch.where(inside[:, None], amount, 0))
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
