@@ -216,6 +216,11 @@ def test_what_cannot_work_is_refused_with_the_fix():
         Renderer(tokenizer, template="chatlm")
     with pytest.raises(ValueError, match="leaves out what the model said"):
         Renderer(tokenizer, template="{{ messages[0]['content'] }}")
+    with pytest.raises(ValueError, match=r"needs the special tokens <\|agent\|>, <\|end\|>, <\|user\|>, which"):
+        Renderer(tokenizer, template="nano")
     tokenizer.chat_template = None
     with pytest.raises(ValueError, match="has no chat template; pass template="):
         Renderer(tokenizer)
+    tokenizer.eos_token = None
+    with pytest.raises(ValueError, match="set its eos_token"):
+        Renderer(tokenizer, template="{% for message in messages %}{{ message['content'] }}{% endfor %}")

@@ -200,3 +200,10 @@ def test_log_probs_that_are_no_numbers_are_caught_on_either_side(groups, batch):
 def test_a_batch_without_sampler_log_probs_is_refused(batch):
     with pytest.raises(ValueError, match="no sampler log-probs"):
         check_logprob_gap(batch.with_(mu_T=None), score(MODEL, batch))
+
+
+def test_turns_without_tokens_are_no_trouble(groups):
+    silent = replace(groups[0].trajectories[0].turns[0], prompt_ids=(), sampled_ids=(), logprobs=None, reward=0.0)
+    trajectory = replace(groups[0].trajectories[0], turns=[silent], final_ids=())
+    batch = pack([replace(groups[0], trajectories=[trajectory])]).with_(mu_T=torch.zeros(0))
+    assert check_logprob_gap(batch, Scores(logprob_T=torch.zeros(0))).worst == 0.0

@@ -22,7 +22,7 @@ from turnwise.policy.rendering_templates import TEMPLATES
 # Two code points that Unicode keeps for internal use and that no text may contain. `_BREAK` splits what reads like a
 # special token in a message; `_MARK` shows where a sampled turn ends in the template's text. Both shield from trimming.
 _BREAK, _MARK = "\ufdd0", "\ufdd1"
-_MARKER = re.compile(r"<[|｜].*[|｜]>")
+_MARKER = re.compile(r"<[|｜][^|｜<>]+[|｜]>")
 _OPEN_REASONING = re.compile(r"<think>\s*\Z")
 
 
@@ -74,7 +74,11 @@ class Renderer:
         self._forbidden_ids = frozenset(self._special_ids.values())
         longest_first = sorted(self._special_ids, key=len, reverse=True)
         self._special = re.compile("(" + ("|".join(map(re.escape, longest_first)) or r"(?!)") + ")")
+        if template in TEMPLATES:
+            _require_markers(template, self._special_ids)
         self.end_text, self.opening = self._probe()
+        if not self.stop_ids:
+            raise ValueError("neither the template nor the tokenizer has a token that ends a turn; set its eos_token")
 
     @property
     def end_id(self) -> int | None:
@@ -234,6 +238,15 @@ def _choose_template(tokenizer: PreTrainedTokenizerBase, template: str | None) -
     if template not in TEMPLATES and "{" not in template:
         raise ValueError(f"unknown template {template!r}; pass one of {', '.join(TEMPLATES)}, or jinja text")
     return TEMPLATES.get(template, template)
+
+
+def _require_markers(name: str, special_ids: Mapping[str, int]) -> None:
+    missing = sorted(set(_MARKER.findall(TEMPLATES[name])) - special_ids.keys())
+    if missing:
+        raise ValueError(
+            f"template {name!r} needs the special tokens {', '.join(missing)}, which the tokenizer lacks; add them "
+            "with tokenizer.add_special_tokens and train their embeddings, or choose another template"
+        )
 
 
 def _special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:

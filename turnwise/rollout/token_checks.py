@@ -97,12 +97,14 @@ def check_logprob_gap(batch: TokenBatch, scores: Scores, *, tolerance: float = 0
     batch.require_finite("mu_T", batch.mu_T)
     batch.require_finite("logprob_T", scores.logprob_T)
     compared = _Compared(batch, batch.mu_T, scores)
-    gap_K = compared.gap_K
-    if not gap_K.numel():
-        return Gap(mean=0.0, worst=0.0, place="no turns")
-    worst = int(gap_K.argmax())
-    token = int((batch.turn_T == worst).nonzero()[0])
-    gap = Gap(mean=float(compared.gap_T[batch.sampled_T].mean()), worst=float(gap_K[worst]), place=batch.place(token))
+    if not bool(batch.sampled_T.any()):
+        return Gap(mean=0.0, worst=0.0, place="no sampled tokens")
+    token = int(torch.where(batch.sampled_T, compared.gap_K[batch.turn_T.clamp_min(0)], -1.0).argmax())
+    gap = Gap(
+        mean=float(compared.gap_T[batch.sampled_T].mean()),
+        worst=float(compared.gap_K[batch.turn_T[token]]),
+        place=batch.place(token),
+    )
     if gap.worst > tolerance:
         raise ValueError(
             f"sampler and trainer disagree at {gap.place}: mean |mu − logprob| is {gap.worst:.4g} in that turn and "
@@ -158,7 +160,8 @@ class _Compared:
         return total_K / zeros_K.index_add(0, turn, torch.ones_like(values_T[sampled_T])).clamp_min(1)
 
 
-_SHIFT_FITS, _SLOPE_EXPLAINS, _RELATED = 0.25, 0.6, 0.8
+_SHIFT_FITS = 0.25  # a shift is the cause when it leaves at most this share of the gap
+_SLOPE_EXPLAINS, _RELATED = 0.6, 0.8  # a temperature is, when it explains this share and the two still go together
 
 
 def _cause(compared: _Compared, tolerance: float, version: int | None) -> str:
