@@ -187,27 +187,11 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--length", type=int, help="tokens per sequence")
-    parser.add_argument("--repeats", type=int)
-    parser.add_argument("--only", nargs="*", default=[], help="substrings of the ways to run")
-    arguments = parser.parse_args()
-    case = make_case(arguments.device, length=arguments.length, repeats=arguments.repeats)
-    batch = make_batch(case, arguments.device)
-    base: PreTrainedModel = AutoModelForCausalLM.from_config(case.config, dtype=case.dtype)
-    rate = matmul_rate(case.matmul, arguments.device, case.dtype)
-    machine = torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU"
-    print(f"{machine}, torch {torch.__version__}: {case.tokens:,} tokens in {case.sequences} sequences, ", end="")
-    print(f"{case.work / 1e12:.2f} TFLOP; matrix product {rate / 1e12:.1f} TFLOP/s; median of {case.repeats}")
+def run(base: PreTrainedModel, case: Case, batch: TokenBatch, ways: list[str], rate: float) -> None:
+    """Measure each way and print its line; `gap` is the mean distance of its log-probs from those of the first."""
     print(f"{'way':<38}{'ms':>9}{'tokens/s':>11}{'share':>8}{'peak GB':>9}{'gap':>10}", flush=True)
     first_T: Tensor | None = None
-    for way in WAYS:
-        if arguments.only and not any(part in way for part in arguments.only):
-            continue
-        if arguments.device == "cpu" and "compiled" in way and not arguments.only:
-            continue  # it gains nothing there and takes a minute to compile
+    for way in ways:
         try:
             seconds, peak, logprob_T = measure(way, base, case, batch)
         except torch.cuda.OutOfMemoryError:
@@ -215,16 +199,31 @@ def main() -> None:
             continue
         finally:
             gc.collect()
-            if arguments.device == "cuda":
-                torch.cuda.empty_cache()
+            torch.cuda.empty_cache()
         first_T = logprob_T if first_T is None else first_T
         gap = float((logprob_T - first_T)[batch.sampled_T].abs().mean())
-        time_taken = median(seconds)
-        share = case.work / time_taken / rate
-        print(
-            f"{way:<38}{1e3 * time_taken:>9.1f}{case.tokens / time_taken:>11,.0f}{share:>8.1%}{peak:>9.1f}{gap:>10.1e}",
-            flush=True,
-        )
+        taken = median(seconds)
+        speed, share = case.tokens / taken, case.work / taken / rate
+        print(f"{way:<38}{1e3 * taken:>9.1f}{speed:>11,.0f}{share:>8.1%}{peak:>9.1f}{gap:>10.1e}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--length", type=int, help="tokens per sequence")
+    parser.add_argument("--repeats", type=int, help="timed passes of each way")
+    parser.add_argument("--only", nargs="+", help="substrings of the ways to run; on CPU the compiled ones run only so")
+    arguments = parser.parse_args()
+    case = make_case(arguments.device, length=arguments.length, repeats=arguments.repeats)
+    base: PreTrainedModel = AutoModelForCausalLM.from_config(case.config, dtype=case.dtype)
+    rate = matmul_rate(case.matmul, arguments.device, case.dtype)
+    machine = torch.cuda.get_device_name() if arguments.device == "cuda" else "CPU"
+    print(f"{machine}, torch {torch.__version__}: {case.tokens:,} tokens in {case.sequences} sequences, ", end="")
+    print(f"{case.work / 1e12:.2f} TFLOP; matrix product {rate / 1e12:.1f} TFLOP/s; median of {case.repeats}")
+    ways = [way for way in WAYS if arguments.device == "cuda" or "compiled" not in way]
+    if arguments.only:
+        ways = [way for way in WAYS if any(part in way for part in arguments.only)]
+    run(base, case, make_batch(case, arguments.device), ways, rate)
 
 
 if __name__ == "__main__":

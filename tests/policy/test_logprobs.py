@@ -145,6 +145,24 @@ def test_half_precision_logits_are_not_rounded_to_half_precision() -> None:
     assert float((found - exact).abs().max()) < 1e-4
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="compares CUDA with CPU")
+def test_fused_kernels_give_the_numbers_of_the_plain_ones() -> None:
+    noise = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(count, 64, generator=noise).bfloat16() for count in (50, 400))
+    target = torch.randint(0, 400, (50,), generator=noise)
+    found: list[list[Tensor]] = []
+    for device in ("cpu", "cuda"):
+        inputs = [tensor.to(device).requires_grad_() for tensor in (hidden, weight)]
+        head = Head(weight_Vd=inputs[1])
+        statistics = token_statistics(inputs[0], head, target.to(device), temperature=0.8, entropy=True, at_once=4000)
+        assert statistics.entropy_M is not None
+        number = (statistics.logprob_M + 0.1 * statistics.entropy_M).sum()
+        gradients = torch.autograd.grad(number, inputs)
+        found.append([statistics.logprob_M.detach().cpu(), *(gradient.float().cpu() for gradient in gradients)])
+    for on_cpu, on_cuda in zip(*found, strict=True):
+        assert float((on_cuda - on_cpu).norm() / on_cpu.norm()) < 1e-2
+
+
 class Largest(TorchDispatchMode):
     """Remembers the largest tensor that any operation made."""
 

@@ -73,6 +73,22 @@ def test_the_sliding_window_of_four_ends_at_four() -> None:
     assert ((output - moved).abs().sum((0, 2, 3)) > 0).tolist() == [False] * 4 + [True] * 4 + [False]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="variable-length attention needs CUDA")
+@pytest.mark.parametrize("window", [None, 4])
+def test_variable_length_attention_equals_buckets(window: int | None) -> None:
+    noise = torch.Generator().manual_seed(0)
+    layout = Layout.of(torch.tensor([5, 0, 17, 9, 9], device="cuda"))
+    states = [torch.randn(1, heads, 40, 64, generator=noise).cuda() for heads in (4, 2, 2)]
+    results: list[list[Tensor]] = []
+    for dtype in (torch.bfloat16, torch.float32):  # only the first goes the variable-length way
+        leaves = [state.to(dtype).requires_grad_() for state in states]
+        query, key, value = leaves
+        output, _ = packed_attention(nn.Module(), query, key, value, None, layout=layout, sliding_window=window)
+        results.append([output, *torch.autograd.grad(output.float().square().sum(), leaves)])
+    for half, single in zip(*results, strict=True):
+        assert float((half.float() - single).norm() / single.norm()) < 2e-2
+
+
 def test_empty_sequences_take_no_room() -> None:
     layout = Layout.of(torch.tensor([0, 3, 0, 9, 20, 17, 0]))
     assert layout.longest == 20
