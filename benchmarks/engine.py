@@ -1,7 +1,7 @@
 """The built-in engine beside transformers `generate`, same model, same tokens, one run: `python benchmarks/engine.py`.
 
 On CUDA: a 0.5 B Qwen2 shape in bf16 with random weights, 256 sessions. On CPU: a nano shape in fp32, 64 sessions.
-Every table starts with a check that engine and model agree about the log-probs of what was sampled.
+The first line says how well engine and learner agree about the log-probs of what was sampled.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from turnwise.engine.contract import SamplingParams
 from turnwise.engine.torch_engine import TorchEngine
+from turnwise.policy.text import TextPolicy
+from turnwise.rollout.packing import pack
+from turnwise.types import Group, StopReason, Trajectory, Turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,27 +87,22 @@ def random_ids(model: PreTrainedModel, count: int, seed: int) -> list[int]:
 
 
 def check(model: PreTrainedModel, size: Workload) -> str:
-    """Mean log-prob gap and KL between the engine's tokens and one plain forward over the same sequences."""
-    engine = new_engine(model, size)
-    gaps, kls = [], []
-    prompts = {f"check/{n}": random_ids(model, size.prompt, n) for n in range(8)}
+    """Mean log-prob gap and KL between the engine and the learner, over multi-turn sessions."""
+    engine, policy = new_engine(model, size), TextPolicy(model)
+    trajectories = [Trajectory(id=f"check/{n}", turns=[], stop=StopReason.DONE, terminated=True) for n in range(8)]
     params = SamplingParams(max_tokens=32)
-    history = {name: list(ids) for name, ids in prompts.items()}
-    new = dict(prompts)
     for turn in range(3):
-        results = engine.run([(name, ids, params) for name, ids in new.items()])
-        for name, result in zip(list(new), results, strict=True):
-            history[name] += result.ids
-            with torch.no_grad():
-                ids = torch.tensor([history[name]], device=model.device)
-                logits = model(ids).logits[0, -len(result.ids) - 1 : -1].float()
-            expected = logits.log_softmax(-1).gather(1, ids[0, -len(result.ids) :, None]).squeeze(1).cpu()
-            difference = expected - torch.tensor(result.logprobs)
-            gaps.append(difference.abs())
-            kls.append(difference.exp() - 1 - difference)
-            new[name] = random_ids(model, size.observation, 1000 * turn + len(gaps))
-            history[name] += new[name]
-    return f"mean |log-prob gap| {float(torch.cat(gaps).mean()):.1e}, KL {float(torch.cat(kls).mean()):.1e}"
+        length = size.prompt if turn == 0 else size.observation
+        news = [random_ids(model, length, 100 * turn + n) for n in range(8)]
+        results = engine.run([(t.id, new, params) for t, new in zip(trajectories, news, strict=True)])
+        for trajectory, new, result in zip(trajectories, news, results, strict=True):
+            trajectory.turns.append(Turn(prompt_ids=new, sampled_ids=result.ids, logprobs=result.logprobs))
+    batch = pack([Group(id="check", trajectories=trajectories)]).to(model.device)
+    with torch.no_grad():
+        difference = (policy.score(batch).logprob_T - batch.mu_T)[batch.sampled_T]
+    model.set_attn_implementation("sdpa")
+    kl = (difference.exp() - 1 - difference).mean()
+    return f"mean |log-prob gap| {float(difference.abs().mean()):.1e}, KL {float(kl):.1e}"
 
 
 def decode_ours(model: PreTrainedModel, size: Workload, clock: Clock) -> float:
@@ -156,7 +154,9 @@ def turns_ours(model: PreTrainedModel, size: Workload, clock: Clock) -> float:
     def play(round_: int) -> None:
         for turn in range(size.turns):
             length = size.prompt if turn == 0 else size.observation
-            engine.run([(f"{round_}/{n}", random_ids(model, length, 100 * turn + n), params) for n in range(size.sessions)])
+            engine.run(
+                [(f"{round_}/{n}", random_ids(model, length, 100 * turn + n), params) for n in range(size.sessions)]
+            )
         for n in range(size.sessions):
             engine.close(f"{round_}/{n}")
 

@@ -27,7 +27,7 @@ def test_greedy_output_equals_transformers(shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", ["llama", "qwen3", "smollm2"])
-@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
 def test_logprobs_are_those_of_the_model(shape: str, dtype: torch.dtype, limit: float) -> None:
     model = small_model(shape, device="cuda", dtype=dtype)
     engine = TorchEngine(model, capacity=120, memory_bytes=2**22, chunk_tokens=17)  # few slots: sessions are evicted

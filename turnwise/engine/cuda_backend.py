@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
+from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
 from turnwise.engine import kernels
@@ -258,12 +258,15 @@ class _FusedModel:
         return self._run(id_N, plan.slot_N, plan.position_N, attend)
 
     def logits(self, hidden_B: Tensor) -> Tensor:
+        # Logits near 20 rounded to bf16 are off by up to 0.06: the learner keeps them in fp32, and so do we.
+        if type(self._head) is nn.Linear and self._head.bias is None and hidden_B.dtype != torch.float32:
+            return torch.mm(hidden_B, self._head.weight.t(), out_dtype=torch.float32)
         return linear(self._head, hidden_B)
 
     def _run(
         self, id_N: Tensor, slot_N: Tensor, position_N: Tensor, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Tensor:
-        x, residual = F.embedding(id_N, self._embed.weight), None
+        x, residual = embedding(id_N, self._embed.weight), None
         for number, layer in enumerate(self._layers):
             norm = layer.input_layernorm
             normed, residual = kernels.add_norm(x, residual, norm.weight, norm.variance_epsilon)

@@ -24,7 +24,7 @@ def _add_norm_kernel(
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
-    dtype = x_ptr.dtype.element_ty
+    dtype: tl.constexpr = x_ptr.dtype.element_ty
     x = tl.load(x_ptr + row * width + column, mask=inside, other=0.0).to(tl.float32)
     if ADD:
         x += tl.load(residual_ptr + row * width + column, mask=inside, other=0.0).to(tl.float32)
@@ -51,7 +51,7 @@ def _silu_mul_kernel(gate_ptr, up_ptr, out_ptr, count, BLOCK: tl.constexpr):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     gate = tl.load(gate_ptr + place, mask=inside, other=0.0).to(tl.float32)
-    dtype = gate_ptr.dtype.element_ty
+    dtype: tl.constexpr = gate_ptr.dtype.element_ty
     activated = (gate * tl.sigmoid(gate)).to(dtype).to(tl.float32)
     up = tl.load(up_ptr + place, mask=inside, other=0.0).to(tl.float32)
     tl.store(out_ptr + place, (activated * up).to(dtype), mask=inside)
@@ -80,7 +80,8 @@ def _rotate_store_kernel(
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     half: tl.constexpr = HEAD_DIM // 2
-    low, dtype = tl.arange(0, half), q_ptr.dtype.element_ty
+    low = tl.arange(0, half)
+    dtype: tl.constexpr = q_ptr.dtype.element_ty
     slot = tl.load(slot_ptr + token).to(tl.int64)
     position = tl.load(position_ptr + token).to(tl.int64)
     kv = tl.where(head < heads, 0, (head - heads) % kv_heads)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
@@ -73,7 +73,7 @@ class LlamaRunner:
         self._scale = self._layers[0].self_attn.scaling
 
     def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
-        x = F.embedding(id_N, self._embed.weight)
+        x = functional.embedding(id_N, self._embed.weight)
         cosine, sine = self._rotary(x[None], position_N[None])
         cosine, sine = cosine[0, :, None], sine[0, :, None]
         for number, layer in enumerate(self._layers):
@@ -98,13 +98,13 @@ class LlamaRunner:
 
 def linear(module: Any, x: Tensor) -> Tensor:
     """A linear layer without the module call, unless something (a LoRA) wraps it."""
-    return F.linear(x, module.weight, module.bias) if type(module) is nn.Linear else module(x)
+    return functional.linear(x, module.weight, module.bias) if type(module) is nn.Linear else module(x)
 
 
 def rms_norm(module: Any, x: Tensor) -> Tensor:
     """x / rms(x), rounded to the model's precision before the weight, as transformers does."""
     if x.dtype == torch.float32:
-        return F.rms_norm(x, (x.shape[-1],), module.weight, module.variance_epsilon)
+        return functional.rms_norm(x, (x.shape[-1],), module.weight, module.variance_epsilon)
     wide = x.float()
     return module.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + module.variance_epsilon)).to(x)
 
@@ -116,7 +116,7 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def _mlp(block: Any, x: Tensor) -> Tensor:
-    return linear(block.down_proj, F.silu(linear(block.gate_proj, x)) * linear(block.up_proj, x))
+    return linear(block.down_proj, functional.silu(linear(block.gate_proj, x)) * linear(block.up_proj, x))
 
 
 _ATTEND: ContextVar[Attend] = ContextVar("turnwise_attend")

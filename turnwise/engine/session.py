@@ -58,6 +58,11 @@ class Request:
         """Prompt tokens that must be run before the first token can be sampled."""
         return self.prompt - self.session.filled
 
+    @property
+    def is_known(self) -> bool:
+        """Whether every token that was launched has been handed over."""
+        return self.carried + self.launched == len(self.ids)
+
     def may_launch(self, capacity: int) -> bool:
         """Whether another token may be sampled, as far as is known."""
         room = self.carried + self.launched < self.params.max_tokens and self.prompt + self.launched < capacity

@@ -224,7 +224,7 @@ class TorchEngine:
         requests = [request for request in self._serving if request.may_launch(self.capacity)]
         # What prefill has sampled in this very step is not handed over yet, so it cannot be fed back without a device
         # that keeps it; the backend says whether it does.
-        requests = [request for request in requests if self._backend.runs_ahead or request.launched == len(request.ids)]
+        requests = [request for request in requests if self._backend.runs_ahead or request.is_known]
         if requests:
             self._backend.decode(requests, self.version)
             for request in requests:

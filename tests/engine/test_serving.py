@@ -1,0 +1,87 @@
+"""The engine behind the contract: many coroutines at once, failures alone, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+from tests.engine.shapes import small_model
+
+from turnwise.engine.contract import Completion, Finish, SamplingParams
+from turnwise.engine.serving import EngineServer
+from turnwise.engine.torch_engine import TorchEngine
+
+PARAMS = SamplingParams(max_tokens=6)
+
+
+def fresh() -> TorchEngine:
+    return TorchEngine(small_model("llama"), memory_bytes=2**24)
+
+
+async def episode(engine: EngineServer, name: str) -> list[int]:
+    first = await engine.generate(name, [1, 2, 3], PARAMS)
+    await asyncio.sleep(0.001 * (hash(name) % 5))  # an environment that takes its time
+    second = await engine.generate(name, [4, 5], PARAMS)
+    engine.close(name)
+    return [*first.ids, *second.ids]
+
+
+def test_concurrent_episodes_get_the_tokens_they_would_get_alone() -> None:
+    async def together() -> list[list[int]]:
+        with EngineServer(fresh()) as engine:
+            return await asyncio.gather(*(episode(engine, f"e{n}") for n in range(40)))
+
+    plain = fresh()
+    expected = []
+    for n in range(40):
+        first = plain.run([(f"e{n}", [1, 2, 3], PARAMS)])[0]
+        second = plain.run([(f"e{n}", [4, 5], PARAMS)])[0]
+        expected.append([*first.ids, *second.ids])
+    assert asyncio.run(together()) == expected
+
+
+def test_a_bad_request_fails_alone() -> None:
+    async def run() -> Completion:
+        with EngineServer(fresh()) as engine:
+            good = asyncio.create_task(engine.generate("good", [1, 2], PARAMS))
+            with pytest.raises(ValueError, match="empty prompt"):
+                await engine.generate("bad", [], PARAMS)
+            return await good
+
+    assert asyncio.run(run()).finish is Finish.MAX_TOKENS
+
+
+def test_cancelling_a_call_closes_its_session_and_harms_nobody() -> None:
+    async def run() -> tuple[Completion, dict[str, int]]:
+        with EngineServer(fresh()) as engine:
+            doomed = asyncio.create_task(engine.generate("doomed", [1, 2], SamplingParams(max_tokens=150)))
+            await asyncio.sleep(0.02)
+            doomed.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await doomed
+            return await engine.generate("doomed", [7], PARAMS), engine.counts()
+
+    completion, counts = asyncio.run(run())
+    # The name is free again: a new session of one prompt token.
+    assert len(completion.ids) == 6
+    assert counts["prefilled"] == 3
+
+
+def test_publish_tags_what_follows() -> None:
+    async def run() -> list[Completion]:
+        with EngineServer(fresh()) as engine:
+            before = await engine.generate("a", [1], PARAMS)
+            engine.publish(5)
+            return [before, await engine.generate("a", [2], PARAMS)]
+
+    before, after = asyncio.run(run())
+    assert (set(before.versions), set(after.versions)) == ({0}, {5})
+
+
+def test_shutdown_ends_the_thread_and_later_calls_are_refused() -> None:
+    server = EngineServer(fresh())
+    server.shutdown()
+    assert "turnwise-engine" not in {thread.name for thread in threading.enumerate()}
+    with pytest.raises(RuntimeError, match="the engine has stopped"):
+        asyncio.run(server.generate("a", [1], PARAMS))

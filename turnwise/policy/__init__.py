@@ -1,0 +1,1 @@
+"""Policies: language models, feature networks, critics, and how chat becomes tokens."""
