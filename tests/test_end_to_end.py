@@ -86,6 +86,7 @@ def test_one_update_makes_successful_episodes_more_likely(groups: list[Group]) -
     loss = compute_loss(row, batch, policy.score(batch))
     loss.total.backward()
     optimizer.step()
+    assert batch.old_T is not None
     with torch.no_grad():
         moved_T = policy.score(batch).logprob_T - batch.old_T
     assert batch.advantage_T is not None

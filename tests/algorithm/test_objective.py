@@ -27,6 +27,7 @@ def test_rejected_tokens_leave_the_denominator() -> None:
     row = preset("reinforce").override({"mismatch": {"kind": "masked", "level": "sequence"}, "weights": "token-mean"})
     credited = compute_credit(row, batch)
     assert Counts.of(credited) == Counts(tokens=3, turns=2, sequences=1)
+    assert batch.old_T is not None
     logprob_T = torch.nan_to_num(batch.old_T).requires_grad_()
     compute_loss(row, credited, Scores(logprob_T=logprob_T)).total.backward()
     assert logprob_T.grad is not None

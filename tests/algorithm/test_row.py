@@ -16,8 +16,27 @@ from turnwise.ops.credit import Credit
 from turnwise.types import TokenBatch
 
 PROMISED = {
-    *["ppo", "turn-ppo", "s-ppo", "st-ppo", "so-grpo", "grpo", "dr-grpo", "dapo", "gspo", "cispo", "rloo", "reinforce", "reinforce++"],
-    *["rebn", "minirl", "poad", "ntpo", "turn-gae", "bilevel-gae", "dual-discount", "gigpo"],
+    "ppo",
+    "turn-ppo",
+    "s-ppo",
+    "st-ppo",
+    "so-grpo",
+    "grpo",
+    "dr-grpo",
+    "dapo",
+    "gspo",
+    "cispo",
+    "rloo",
+    "reinforce",
+    "reinforce++",
+    "rebn",
+    "minirl",
+    "poad",
+    "ntpo",
+    "turn-gae",
+    "bilevel-gae",
+    "dual-discount",
+    "gigpo",
 }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import (
     GPT2Config,
@@ -16,7 +18,7 @@ from transformers import (
 )
 
 VOCABULARY, CONTEXT = 97, 160
-_DENSE = {
+_DENSE: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -31,7 +33,8 @@ SHAPES = ("llama", "qwen2", "qwen3", "smollm2", "gpt2")
 def small_model(shape: str, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A model of the family with random weights, large enough to have opinions."""
     torch.manual_seed(3)
-    tokens = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+    model: Any
+    tokens: dict[str, Any] = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
     if shape == "llama":
         model = LlamaForCausalLM(LlamaConfig(**_DENSE, **tokens))
     elif shape == "smollm2":  # a Llama with tied embeddings and three heads to one
@@ -45,5 +48,6 @@ def small_model(shape: str, *, device: str = "cpu", dtype: torch.dtype = torch.f
         size = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT}
         model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, **size, **tokens))
     for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.25) if parameter.dim() > 1 else None
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.25)
     return model.to(device=device, dtype=dtype).eval()

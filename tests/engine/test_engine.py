@@ -6,9 +6,9 @@ import random
 
 import pytest
 import torch
+
 from tests.engine.conversations import greedy_by_transformers, logprobs_by_transformers, play, whole
 from tests.engine.shapes import CONTEXT, SHAPES, VOCABULARY, small_model
-
 from turnwise.engine.contract import Completion, Finish, SamplingParams
 from turnwise.engine.memory import slots_within
 from turnwise.engine.runners import cache_shape

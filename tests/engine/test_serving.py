@@ -6,8 +6,8 @@ import asyncio
 import threading
 
 import pytest
-from tests.engine.shapes import small_model
 
+from tests.engine.shapes import small_model
 from turnwise.engine.contract import Completion, Finish, SamplingParams
 from turnwise.engine.serving import EngineServer
 from turnwise.engine.torch_engine import TorchEngine

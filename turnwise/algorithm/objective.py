@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -114,8 +114,8 @@ def _check_scores(batch: TokenBatch, scores: Scores) -> None:
 
 def _on_sampled(batch: TokenBatch, scores: Scores) -> Scores:
     """Environment tokens never enter: whatever the learner wrote there becomes a constant, in value and in gradient."""
-    streams = {item.name: getattr(scores, item.name) for item in fields(scores)}
-    return Scores(**{name: None if x is None else _zero_elsewhere(batch, x) for name, x in streams.items()})
+    streams: dict[str, Tensor | None] = {item.name: getattr(scores, item.name) for item in fields(scores)}
+    return replace(scores, **{name: _zero_elsewhere(batch, x) for name, x in streams.items() if x is not None})
 
 
 def _zero_elsewhere(batch: TokenBatch, stream: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an engine is: something that continues token sequences, and says exactly what it sampled and how likely it was."""
+"""What an engine is: it continues token sequences, and says exactly what it sampled and how likely that was."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class CacheShape:
 
 
 class SlotCache:
-    """Keys and values per layer, `[slots + 1, kv_heads, capacity, head_dim]`; the last slot is scratch for padding rows."""
+    """Keys and values per layer, `[slots + 1, kv_heads, capacity, head_dim]`; the last slot is scratch for padding."""
 
     def __init__(self, shape: CacheShape, *, slots: int, capacity: int, device: torch.device) -> None:
         self.slots, self.capacity = slots, capacity
@@ -51,7 +51,7 @@ def slots_within(budget_bytes: int, shape: CacheShape, capacity: int) -> int:
     each = shape.bytes_per_slot(capacity)
     if budget_bytes < each:
         raise ValueError(
-            f"the memory budget of {budget_bytes:,} bytes is too small: one session of {capacity} tokens needs {each:,}; "
-            "raise memory_bytes or lower capacity"
+            f"the memory budget of {budget_bytes:,} bytes is too small: one session of {capacity} tokens needs "
+            f"{each:,}; raise memory_bytes or lower capacity"
         )
     return budget_bytes // each

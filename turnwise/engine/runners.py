@@ -127,9 +127,9 @@ def _hooked_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, scaling: float | None = None, **_: Any
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls: hands the new tokens to the engine's slots."""
-    flat = [x[0].transpose(0, 1) for x in (query, key, value)]
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    return _ATTEND.get()(module.layer_idx, *flat, scale)[None], None
+    query_N, key_N, value_N = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
+    return _ATTEND.get()(module.layer_idx, query_N, key_N, value_N, scale)[None], None
 
 
 AttentionInterface.register(_HOOK, _hooked_attention)

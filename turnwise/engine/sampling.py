@@ -1,4 +1,4 @@
-"""From logits to tokens. Randomness is a function of (session, position) alone: who else is in the batch cannot matter."""
+"""From logits to tokens. Randomness is a function of (session, position): who else is in the batch cannot matter."""
 
 from __future__ import annotations
 
