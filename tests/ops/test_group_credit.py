@@ -9,8 +9,20 @@ from hypothesis import given
 from torch import Tensor
 
 from tests.ops import reference
-from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, ragged, random_case
+from tests.ops.batches import (
+    Case,
+    EpisodeShape,
+    TurnShape,
+    cases,
+    close,
+    known,
+    make_case,
+    make_groups,
+    ragged,
+    random_case,
+)
 from tests.ops.ranks import on_ranks
+from turnwise.algorithm import compute_credit, preset
 from turnwise.ops.advantages import return_to_go
 from turnwise.ops.groups import anchor_state, group_mean, leave_one_out
 from turnwise.ops.normalizers import alone, batch_tokens, batch_turns, group_std, no_normalizer
@@ -103,6 +115,17 @@ def test_group_std_is_the_sample_std_of_returns():
 def test_group_of_equal_returns_gets_zero_and_not_nan():
     case = make_case([tries(1.0, 1.0)])
     close(sampled(case, group_std(case.batch, group_mean(case.batch).advantage_T, alone)), [0.0] * 4)
+
+
+@pytest.mark.parametrize("reward", [-0.1, 10.1, 100.1, 1000.7])
+@pytest.mark.parametrize("name", ["grpo", "gigpo", "reinforce++", "rebn", "ppo"])
+def test_equal_rewards_in_single_precision_give_no_credit(name: str, reward: float):
+    turn = TurnShape(sampled=3, reward=reward, key="start")
+    batch = pack(make_groups([[EpisodeShape(turns=[turn])] * 7] * 3))
+    zero_T = torch.zeros(batch.tokens)
+    credited = compute_credit(preset(name), batch.with_(old_T=zero_T, ref_T=zero_T, value_T=zero_T))
+    assert known(credited.advantage_T).abs().max() == 0
+    assert known(credited.advantage_T).dtype == torch.float32
 
 
 def test_token_whitening_by_hand():

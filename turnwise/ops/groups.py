@@ -14,6 +14,9 @@ from turnwise.ops.returns import turn_returns
 from turnwise.ops.segments import segment_count, segment_mean, segment_sum, spread
 from turnwise.types import TokenBatch
 
+ROUNDING = 1e-6
+"""A spread below this share of the mean is rounding, not a difference: single precision keeps seven digits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReturnTable:
@@ -30,7 +33,7 @@ class ReturnTable:
         count = int(batch.trajectory_S.max()) + 1
         group_N = torch.full((count,), -1, dtype=torch.long, device=batch.group_S.device)
         group_N[batch.trajectory_S] = batch.group_S
-        return_N = segment_sum(batch.reward_T, batch.trajectory_S[batch.sequence_T], count)
+        return_N = segment_sum(batch.reward_T.double(), batch.trajectory_S[batch.sequence_T], count)
         return cls(batch=batch, return_N=return_N, group_N=group_N, groups=int(batch.group_S.max()) + 1)
 
     def centred(self) -> Tensor:
@@ -40,7 +43,7 @@ class ReturnTable:
     def to_tokens(self, values_N: Tensor) -> Tensor:
         """Give every sampled token its trajectory's number."""
         batch = self.batch
-        return torch.where(batch.sampled_T, values_N[batch.trajectory_S[batch.sequence_T]], 0)
+        return torch.where(batch.sampled_T, values_N.to(batch.reward_T)[batch.trajectory_S[batch.sequence_T]], 0)
 
 
 def group_mean(batch: TokenBatch) -> Credit:
@@ -83,13 +86,17 @@ def anchor_state(batch: TokenBatch, *, omega: NonNegative = 1.0, gamma: Discount
     return_J = turn_returns(links, gamma=gamma)
     anchor_J = batch.anchor_K[links.pick(batch.turn_T)[links.open_J]]
     anchors = int(batch.anchor_K.max()) + 1 if batch.turns else 0
-    step_J = _compare(return_J, anchor_J, anchors, std)
+    step_J = _compare(return_J, anchor_J, anchors, std).to(return_J)
     return Credit(advantage_T=episode_T + omega * links.put(spread(step_J, links.turn_M)))
 
 
 def centre(values: Tensor, segment: Tensor, count: int) -> Tensor:
-    """x − mean of its segment; 0 where there is no segment."""
-    return torch.where(segment < 0, 0, values - spread(segment_mean(values, segment, count), segment))
+    """x − mean of its segment, in double precision; 0 where there is no segment or all of it is the same number."""
+    values = values.double()
+    mean = segment_mean(values, segment, count)
+    centred = values - spread(mean, segment)
+    equal = segment_mean(centred**2, segment, count).sqrt() <= ROUNDING * mean.abs()
+    return torch.where((segment < 0) | spread(equal, segment), 0, centred)
 
 
 def sample_std(centred: Tensor, segment: Tensor, count: int) -> Tensor:

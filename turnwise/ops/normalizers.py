@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from turnwise.ops.chains import chain
-from turnwise.ops.groups import ReturnTable, sample_std
+from turnwise.ops.groups import ROUNDING, ReturnTable, sample_std
 from turnwise.ops.parameters import NonNegative
 from turnwise.types import TokenBatch
 
@@ -35,7 +35,7 @@ def group_std(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce, *, eps: No
     """
     table = ReturnTable.of(batch)
     std_G = sample_std(table.centred(), table.group_N, table.groups)
-    return advantage_T / (std_G[batch.group_S[batch.sequence_T]] + eps)
+    return advantage_T / (std_G[batch.group_S[batch.sequence_T]] + eps).to(advantage_T)
 
 
 def batch_tokens(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce, *, eps: NonNegative = 1e-8) -> Tensor:
@@ -45,9 +45,7 @@ def batch_tokens(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce, *, eps:
 
     The usual whitening of PPO. Population std.
     """
-    sampled_T = batch.sampled_T
-    mean, std = _moments(advantage_T[sampled_T], reduce)
-    return torch.where(sampled_T, (advantage_T - mean) / (std + eps), 0)
+    return _whiten(batch, advantage_T, _moments(advantage_T[batch.sampled_T], reduce), eps)
 
 
 def batch_turns(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce, *, eps: NonNegative = 1e-9) -> Tensor:
@@ -58,16 +56,23 @@ def batch_turns(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce, *, eps: 
     Return batch normalisation (ReBN) of GEM, 2510.01051. Population std. Needs advantages that are constant in a turn.
     """
     links = chain(batch)
-    mean, std = _moments(links.pick(advantage_T)[links.open_J], reduce)
-    return torch.where(batch.sampled_T, (advantage_T - mean) / (std + eps), 0)
+    return _whiten(batch, advantage_T, _moments(links.pick(advantage_T)[links.open_J], reduce), eps)
 
 
 def _moments(values: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
-    """Mean and population standard deviation over all ranks, in two passes so that nothing cancels."""
-    count, total = reduce(torch.stack([values.new_tensor(values.numel()), values.sum()]).double())
+    """Mean and population standard deviation over all ranks, in double precision and two passes: nothing cancels."""
+    values = values.double()
+    count, total = reduce(torch.stack([values.new_tensor(values.numel()), values.sum()]))
     mean = total / count.clamp_min(1)
-    variance = reduce(((values - mean) ** 2).sum()[None])[0] / count.clamp_min(1)
-    return mean.to(values), variance.sqrt().to(values)
+    std = (reduce(((values - mean) ** 2).sum()[None])[0] / count.clamp_min(1)).sqrt()
+    return mean, torch.where(std <= ROUNDING * mean.abs(), 0, std)
+
+
+def _whiten(batch: TokenBatch, advantage_T: Tensor, moments: tuple[Tensor, Tensor], eps: float) -> Tensor:
+    """(A − mean) / (std + ε) on sampled tokens; 0 where there is no spread, whatever ε."""
+    mean, std = moments
+    white_T = (advantage_T.double() - mean) / (std + eps)
+    return torch.where(batch.sampled_T & (std != 0), white_T, 0).to(advantage_T)
 
 
 NORMALIZERS = {
