@@ -93,6 +93,10 @@ def double_reward(batch: TokenBatch, *, factor: float = 2.0) -> Credit:
     return Credit(advantage_T=torch.where(batch.sampled_T, factor, 0.0).double())
 
 
+def test_a_group_comparison_from_outside_may_be_divided_by_the_group_s_spread() -> None:
+    resolve(preset("grpo").override({"advantage": {"kind": "tests.algorithm.test_row:double_reward"}}))
+
+
 def test_a_part_from_outside_takes_its_options_from_its_signature() -> None:
     kind = "tests.algorithm.test_row:double_reward"
     row = Algorithm.of({"advantage": {"kind": kind, "factor": 3.0}, "normalizer": "batch-turns"})
@@ -141,6 +145,8 @@ REFUSALS: list[tuple[str, Mapping[str, Any], str]] = [
     ("turn-gae", {"critic": {"level": "none"}}, r"advantage=turn-gae .* set critic\.level to turn"),
     ("grpo", {"critic": {"level": "token"}}, r"critic\.level=token .* set critic\.level to none"),
     ("ppo", {"normalizer": "batch-turns"}, "normalizer=batch-turns needs one advantage per turn"),
+    ("grpo", {"regularizers": ["kl", {"kind": "kl", "coef": 0.1}]}, "regularizers has kl 2 times; write it once"),
+    ("dapo", {"reward": [{"kind": "overlong", "limit": 100, "margin": 200}]}, "margin=200 above limit=100"),
     ("minirl", {"mismatch": "truncated"}, r"ratio\.against=mu .* set mismatch to none"),
     ("ppo", {"surrogate": {"dual": 1.1}}, r"surrogate\.dual=1\.1 must lie above"),
     ("reinforce", {"scale": "clip-bias"}, "scale=clip-bias needs a surrogate that clips, not reinforce"),

@@ -14,19 +14,27 @@ ON_POLICY_ONLY = frozenset({"reinforce"})
 
 def resolve(row: Algorithm) -> list[str]:
     """Raise ValueError if the row is impossible; else return its warnings."""
-    refusals = [*_credit_refusals(row), *_ratio_refusals(row), *_scale_refusals(row)]
+    refusals = [*_reward_refusals(row), *_credit_refusals(row), *_loss_refusals(row), *_scale_refusals(row)]
     if refusals:
         raise ValueError(f"algorithm {row.name!r}: " + "\n".join(refusals))
     return [*_gradient_warnings(row), *_staleness_warnings(row), *_scale_warnings(row)]
 
 
+def _reward_refusals(row: Algorithm) -> Iterator[str]:
+    for part in row.reward:
+        if part.kind == "overlong" and part.options["margin"] > part.options["limit"]:
+            limit, margin = part.options["limit"], part.options["margin"]
+            yield f"reward.overlong: margin={margin} above limit={limit} punishes every length; set margin below limit"
+
+
 def _credit_refusals(row: Algorithm) -> Iterator[str]:
     advantage, level = row.advantage.kind, row.critic.level
+    outside = ":" in advantage  # a part from elsewhere knows best
     if row.needs_groups and row.sampling.kind != "group":
         axis = "advantage" if advantage in GROUP_ADVANTAGES else "normalizer"
         chosen = advantage if axis == "advantage" else row.normalizer.kind
         yield f"{axis}={chosen} compares tries at the same task; set sampling to {{kind: group, size: 8}}"
-    if row.normalizer.kind == "group-std" and advantage not in GROUP_ADVANTAGES:
+    if row.normalizer.kind == "group-std" and advantage not in GROUP_ADVANTAGES and not outside:
         yield f"normalizer=group-std divides a group comparison, not {advantage}; set advantage to group-mean"
     if row.normalizer.kind == "group-std" and advantage == "anchor-state" and row.advantage.options["std"]:
         yield "normalizer=group-std would divide a second time; set it to none or advantage.std to false"
@@ -34,13 +42,16 @@ def _credit_refusals(row: Algorithm) -> Iterator[str]:
         yield f"advantage={advantage} reads a value for every token; set critic.level to token"
     if advantage in TURN_VALUES and level == "none":
         yield f"advantage={advantage} reads a value for every turn; set critic.level to turn"
-    if level != "none" and advantage not in TOKEN_VALUES | TURN_VALUES and ":" not in advantage:
+    if level != "none" and advantage not in TOKEN_VALUES | TURN_VALUES and not outside:
         yield f"critic.level={level} learns values that advantage={advantage} never reads; set critic.level to none"
     if row.normalizer.kind == "batch-turns" and not _constant_in_turn(row):
         yield f"normalizer=batch-turns needs one advantage per turn; {advantage} gives one per token: use batch-tokens"
 
 
-def _ratio_refusals(row: Algorithm) -> Iterator[str]:
+def _loss_refusals(row: Algorithm) -> Iterator[str]:
+    kinds = [part.kind for part in row.regularizers]
+    for kind in sorted({kind for kind in kinds if kinds.count(kind) > 1}):
+        yield f"regularizers has {kind} {kinds.count(kind)} times; write it once, with the sum of their coef"
     if row.ratio.options.get("against") == "mu" and row.mismatch.kind != "none":
         yield f"ratio.against=mu already corrects for the sampler; set mismatch to none (it is {row.mismatch.kind})"
     if row.surrogate.kind == "ppo-clip" and row.surrogate.options["dual"] is not None:
