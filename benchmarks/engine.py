@@ -136,7 +136,7 @@ def decode_transformers(model: PreTrainedModel, size: Workload, clock: Clock, **
     def run(count: int) -> Any:
         return generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=True, top_k=0, max_new_tokens=count,
-            min_new_tokens=count, eos_token_id=None, pad_token_id=0, **options,
+            eos_token_id=None, pad_token_id=0, **options,
         )  # fmt: skip
 
     run(2)
@@ -175,7 +175,7 @@ def turns_transformers(model: PreTrainedModel, size: Workload, clock: Clock) -> 
             history = torch.cat([history, torch.tensor(new, device=model.device)], dim=1)
             history = generate(
                 history, attention_mask=torch.ones_like(history), do_sample=True, top_k=0, max_new_tokens=size.per_turn,
-                min_new_tokens=size.per_turn, eos_token_id=None, pad_token_id=0,
+                eos_token_id=None, pad_token_id=0,
             )  # fmt: skip
 
     return clock.measure(play)[0]
@@ -196,6 +196,8 @@ def main() -> None:
     if not options.ours_only:
         theirs = decode_transformers(model, size, clock)
         print(f"{'transformers generate':<28}{theirs:>10,.0f} tok/s{rate / theirs:>8.1f} x")
+        theirs = decode_transformers(model, size, clock, cache_implementation="static")
+        print(f"{'transformers, static cache':<28}{theirs:>10,.0f} tok/s{rate / theirs:>8.1f} x")
     print(f"\n{size.turns} turns of {size.observation} + {size.per_turn} tokens, {size.sessions} episodes")
     print(f"{'ours':<28}{ours:>10.2f} s")
     if not options.ours_only:

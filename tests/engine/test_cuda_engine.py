@@ -63,3 +63,36 @@ def test_who_else_is_in_the_batch_does_not_matter() -> None:
         crowd.submit(f"other{n}", [n + 1] * (n + 1), params, lambda _: None)
     together = play(crowd, params, sessions=5, seed=1)
     assert {name: whole(turns) for name, turns in alone.items()} == {n: whole(t) for n, t in together.items()}
+
+
+def test_restricted_and_free_requests_share_a_batch_without_losing_tokens() -> None:
+    model = small_model("llama", device="cuda")
+    engine = TorchEngine(model, capacity=60, memory_bytes=2**24)
+    kinds = [
+        SamplingParams(max_tokens=9),
+        SamplingParams(max_tokens=9, top_k=3),
+        SamplingParams(max_tokens=9, top_p=0.5),
+    ]
+    for turn in range(2):
+        results = engine.run([(f"s{n}", [n + 1, turn + 1, 5], kinds[n % 3]) for n in range(12)])
+        assert [len(result.ids) for result in results] == [9] * 12
+    free = TorchEngine(model, capacity=60, memory_bytes=2**24).run([("s0", [1, 1, 5], kinds[0])])[0]
+    assert list(free.ids) == list(
+        TorchEngine(model, capacity=60, memory_bytes=2**24, seed=0)
+        .run([("s0", [1, 1, 5], kinds[0]), ("s1", [2, 1, 5], kinds[1])])[0]
+        .ids
+    )
+
+
+def test_padding_rows_never_grow() -> None:
+    model = small_model("llama", device="cuda")
+    engine = TorchEngine(model, capacity=40, memory_bytes=2**22)
+    for round_ in range(12):  # three rows in a graph of four, far more steps than a slot has places
+        engine.run([(f"{round_}/{n}", [n + 1, 2], SamplingParams(max_tokens=30)) for n in range(3)])
+        for n in range(3):
+            engine.close(f"{round_}/{n}")
+    backend = engine._backend
+    assert int(backend._length_S[-1]) == 0  # pyright: ignore
+    turns = [([7, 8, 9], engine.run([("last", [7, 8, 9], SamplingParams(max_tokens=8))])[0])]
+    gap = torch.tensor(turns[0][1].logprobs) - logprobs_by_transformers(model, turns)
+    assert float(gap.abs().max()) < 1e-4

@@ -19,9 +19,10 @@ def fresh() -> TorchEngine:
     return TorchEngine(small_model("llama"), memory_bytes=2**24)
 
 
-async def episode(engine: EngineServer, name: str) -> list[int]:
+async def episode(engine: EngineServer, number: int) -> list[int]:
+    name = f"e{number}"
     first = await engine.generate(name, [1, 2, 3], PARAMS)
-    await asyncio.sleep(0.001 * (hash(name) % 5))  # an environment that takes its time
+    await asyncio.sleep(0.001 * (number % 5))  # an environment that takes its time
     second = await engine.generate(name, [4, 5], PARAMS)
     engine.close(name)
     return [*first.ids, *second.ids]
@@ -30,7 +31,7 @@ async def episode(engine: EngineServer, name: str) -> list[int]:
 def test_concurrent_episodes_get_the_tokens_they_would_get_alone() -> None:
     async def together() -> list[list[int]]:
         with EngineServer(fresh()) as engine:
-            return await asyncio.gather(*(episode(engine, f"e{n}") for n in range(40)))
+            return await asyncio.gather(*(episode(engine, n) for n in range(40)))
 
     plain = fresh()
     expected = []
@@ -85,3 +86,45 @@ def test_shutdown_ends_the_thread_and_later_calls_are_refused() -> None:
     assert "turnwise-engine" not in {thread.name for thread in threading.enumerate()}
     with pytest.raises(RuntimeError, match="the engine has stopped"):
         asyncio.run(server.generate("a", [1], PARAMS))
+
+
+def test_a_request_that_was_cancelled_before_it_was_read_harms_nobody() -> None:
+    async def run() -> Completion:
+        engine = EngineServer(fresh())
+        with engine.paused():
+            gone = asyncio.create_task(engine.generate("gone", [], PARAMS))
+            await asyncio.sleep(0.01)
+            gone.cancel()
+            await asyncio.gather(gone, return_exceptions=True)
+            later = asyncio.create_task(engine.generate("later", [1], PARAMS))
+            await asyncio.sleep(0.01)
+        return await later
+
+    assert len(asyncio.run(run()).ids) == 6
+
+
+def test_nothing_is_sampled_while_the_engine_is_paused() -> None:
+    async def run() -> tuple[bool, Completion]:
+        with EngineServer(fresh()) as engine:
+            with engine.paused():
+                waiting = asyncio.create_task(engine.generate("a", [1, 2], PARAMS))
+                await asyncio.sleep(0.05)
+                early = waiting.done()
+            return early, await waiting
+
+    early, completion = asyncio.run(run())
+    assert not early
+    assert len(completion.ids) == 6
+
+
+def test_requests_still_waiting_at_shutdown_fail() -> None:
+    async def run() -> None:
+        engine = EngineServer(fresh())
+        waiting = asyncio.create_task(engine.generate("a", [1], SamplingParams(max_tokens=150)))
+        await asyncio.sleep(0.01)
+        await asyncio.to_thread(engine.shutdown)
+        engine.close("a")
+        with pytest.raises(RuntimeError, match="the engine has stopped"):
+            await waiting
+
+    asyncio.run(run())

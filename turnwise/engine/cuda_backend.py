@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
-from turnwise.engine import kernels
+from turnwise.engine import kernels, sampling_kernels
 from turnwise.engine.attention import Chunk
 from turnwise.engine.backends import Sampled
 from turnwise.engine.memory import CacheShape, SlotCache
@@ -118,7 +118,7 @@ class CudaBackend:
         self._fly(id_B, logprob_B, requests, version)
 
     def _draw(self, logits_BV: Tensor, slot_B: Tensor, position_B: Tensor, id_B: Tensor, logprob_B: Tensor) -> None:
-        kernels.sample(
+        sampling_kernels.sample(
             logits_BV,
             slot_B,
             position_B,
@@ -138,7 +138,7 @@ class CudaBackend:
         uniform_B = counter_uniform(self._seed_S[slot_B], position_B + 1)
         id_B, logprob_B = draw(logits_BV, uniform_B, self._temperature_S[slot_B])
         self._token_S[slot_B], self._length_S[slot_B] = id_B, position_B + 1
-        self._landed.extend(self.collect(wait=True))  # earlier tokens come first
+        self._landed = self.collect(wait=True)  # earlier tokens come first
         for row, (token, logprob) in enumerate(zip(id_B.tolist(), logprob_B.tolist(), strict=True)):
             params = requests[row].params
             top = most_likely(logits_BV[row], params) if params.top_logprobs else ()
@@ -161,7 +161,7 @@ class CudaBackend:
         )
 
     def _graph(self, rows: int) -> _Graph:
-        size = next(size for size in _sizes() if size >= rows)
+        size = _padded(rows)
         if size not in self._graphs:
             self._graphs[size] = _Graph(size, self)
         return self._graphs[size]
@@ -173,9 +173,12 @@ class CudaBackend:
         self._draw(self._model.logits(hidden_B), slot_B, position_B, id_B, logprob_B)
 
 
-def _sizes() -> Sequence[int]:
-    """Batch sizes that get a graph of their own; padding to the next one wastes at most a third."""
-    return (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
+def _padded(rows: int) -> int:
+    """The batch size whose graph serves this many rows: few graphs, and at most a third of padding."""
+    for size in (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256):
+        if rows <= size:
+            return size
+    return -(-rows // 64) * 64
 
 
 class _Graph:
@@ -196,8 +199,6 @@ class _Graph:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             backend.step(self._slot_B, self.id_B, self.logprob_B)
-        # The scratch slot's length grew with every warm-up; its position must stay inside the cache.
-        backend._length_S[self._scratch] = 0  # pyright: ignore[reportPrivateUsage]
 
     def launch(self, slots: list[int]) -> None:
         if slots != self._slots:

@@ -49,15 +49,29 @@ def cache_shape(model: PreTrainedModel) -> CacheShape:
     )
 
 
+def require_served(model: PreTrainedModel, capacity: int) -> None:
+    """Refuse a model whose attention the engine would compute wrongly."""
+    config: Any = model.config.get_text_config()
+    window = _window(config)
+    if window is not None and window < capacity:
+        raise ValueError(f"the model attends to a window of {window} tokens; set the engine's capacity to at most that")
+    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if getattr(config, name, None) is not None:
+            raise ValueError(f"the engine does not compute {name} of {config.model_type}; use another model or engine")
+
+
+def _window(config: Any) -> int | None:
+    """The sliding window, where layers use one."""
+    slides = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
+    return getattr(config, "sliding_window", None) if slides else None
+
+
 def is_plain_llama(model: PreTrainedModel) -> bool:
     """Whether the model is the Llama recipe with nothing that our own runners leave out."""
     config: Any = model.config
     rope = getattr(config, "rope_parameters", None) or {}
     plain_rope = rope.get("rope_type", "default") in ("default", "linear", "llama3")
-    sliding = getattr(config, "use_sliding_window", False) or "sliding_attention" in (
-        getattr(config, "layer_types", None) or []
-    )
-    return config.model_type in LLAMA_FAMILY and plain_rope and not sliding and config.hidden_act == "silu"
+    return config.model_type in LLAMA_FAMILY and plain_rope and config.hidden_act == "silu"
 
 
 class LlamaRunner:
@@ -124,9 +138,18 @@ _HOOK = "turnwise_engine"
 
 
 def _hooked_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, scaling: float | None = None, **_: Any
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    scaling: float | None = None,
+    **more: Any,
 ) -> tuple[Tensor, None]:
     """The attention function that transformers calls: hands the new tokens to the engine's slots."""
+    for name in ("softcap", "s_aux", "position_bias"):
+        if more.get(name) is not None:
+            raise ValueError(f"the engine does not compute attention with {name}; use another model or engine")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     query_N, key_N, value_N = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
     return _ATTEND.get()(module.layer_idx, query_N, key_N, value_N, scale)[None], None

@@ -18,12 +18,15 @@ def session_seed(seed: int, session: str) -> int:
 
 
 def counter_uniform(seed_B: Tensor, position_B: Tensor) -> Tensor:
-    """Uniform numbers in [0, 1) from the keys and positions, by the splitmix64 mixer (int64 arithmetic wraps)."""
+    """Uniform numbers in [0, 1) from the keys and positions, by the splitmix64 mixer (int64 arithmetic wraps).
+
+    Its top 24 bits, which a float32 holds exactly: every device draws the same.
+    """
     x = seed_B + position_B * -7046029254386353131
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
     x = x ^ ((x >> 31) & 0x1FFFFFFFF)
-    return ((x >> 11) & ((1 << 53) - 1)).double() * 2.0**-53
+    return ((x >> 40) & 0xFFFFFF).float() * 2.0**-24
 
 
 def draw(logits_BV: Tensor, uniform_B: Tensor, temperature_B: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,14 +22,11 @@ class Session:
     request: Request | None = None
     touched: int = 0
     """Step at which it was last used; the longest idle session is evicted first."""
-    refills: int = 0
-    """How often its keys and values were dropped, to be computed again."""
     oldest_version: int = 0
     """Policy version of its oldest keys and values."""
 
     def drop(self) -> None:
         """Forget the keys and values; the ids stay, so a re-fill restores them exactly."""
-        self.refills += self.filled > 0
         self.slot, self.filled = None, 0
 
 

@@ -16,6 +16,7 @@ from turnwise.engine.attention import Chunk
 from turnwise.engine.backends import Backend, Sampled, make_backend
 from turnwise.engine.contract import Completion, Finish, SamplingParams
 from turnwise.engine.memory import slots_within
+from turnwise.engine.runners import require_served
 from turnwise.engine.sampling import session_seed
 from turnwise.engine.session import Request, Session
 
@@ -51,6 +52,7 @@ class TorchEngine:
         self.capacity = capacity or limit
         if not 2 <= self.capacity <= limit:
             raise ValueError(f"capacity={self.capacity} must lie between 2 and the model's context of {limit} tokens")
+        require_served(model, self.capacity)
         self._tokenizer = tokenizer
         self._vocabulary = int(config.get_text_config().vocab_size)
         self._max_batch, self._chunk_tokens, self._seed = max_batch, chunk_tokens, seed
@@ -161,6 +163,8 @@ class TorchEngine:
         if donor is not None and donor.filled < common:
             return False  # another try at the same task is running this prompt: wait for it
         state.slot = self._take_slot(keep=donor)
+        if state.slot is None and donor is not None:
+            donor, state.slot = None, self._take_slot(keep=None)  # its slot is worth more than its prompt
         if state.slot is None:
             return False
         state.oldest_version = self.version
