@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from turnwise import __version__
 from turnwise.algorithm import PRESETS
+from turnwise.cli import app, parse_settings
+from turnwise.policy.nano import make
 
 COMMAND = [sys.executable, "-c", "from turnwise.cli import app; app()"]
 BROKEN = f"""
@@ -24,8 +27,29 @@ app(["check-env", "my/broken", "--seeds", "2"])
 """
 
 
-def turnwise(*arguments, typed=""):
-    return subprocess.run([*COMMAND, *arguments], input=typed, capture_output=True, text=True, timeout=60, check=False)
+COIN = """
+from turnwise.envs import Env
+
+class Coin(Env):
+    def reset(self, seed=None, task=None):
+        super().reset(seed=seed)
+        return "Heads or tails?", {}
+
+    def step(self, action):
+        won = self.rng.choice(["heads", "tails"]) in action
+        return "Thrown.", float(won), True, False, {"success": won}
+
+    def sample_random_action(self):
+        return self.rng.choice(["heads", "tails"])
+"""
+
+
+def turnwise(*arguments, typed="", command=COMMAND, cwd=None, **variables):
+    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | variables
+    command = [*command, *arguments]
+    return subprocess.run(
+        command, input=typed, capture_output=True, text=True, timeout=60, check=False, cwd=cwd, env=env
+    )
 
 
 def test_version():
@@ -38,7 +62,58 @@ def test_envs_lists_what_matches():
     rows = result.stdout.splitlines()
     assert rows[0].split() == ["id", "what", "it", "is", "extra"]
     assert [row.split()[0] for row in rows[1:]] == ["game/hanoi-easy", "game/hanoi-hard"]
-    assert turnwise("envs", "zzzz").stdout == "no environment matches 'zzzz'\n"
+    nothing = turnwise("envs", "zzzz")
+    assert (nothing.returncode, nothing.stderr) == (1, "no environment matches 'zzzz'\n")
+
+
+def test_envs_keeps_to_the_width_it_is_given_and_shows_whole_ids():
+    result = turnwise("envs", COLUMNS="60")
+    assert max(map(len, result.stdout.splitlines())) <= 60
+    assert "game/guess-number-easy" in result.stdout
+
+
+@pytest.mark.parametrize("module", ["turnwise", "turnwise.cli"])
+def test_the_command_also_runs_as_a_module(module):
+    assert turnwise("--version", command=[sys.executable, "-m", module]).stdout == f"turnwise {__version__}\n"
+
+
+def test_a_class_in_the_users_folder_can_be_checked_and_played(tmp_path):
+    (tmp_path / "coins.py").write_text(COIN)
+    checked = turnwise("check-env", "coins:Coin", "--seeds", "2", cwd=tmp_path)
+    assert (checked.returncode, checked.stdout.splitlines()[-1]) == (0, "Coin: fit for training")
+    assert "[reward 1]" in turnwise("play", "coins:Coin", cwd=tmp_path, typed="heads, no, tails\n").stdout
+    wrong = turnwise("check-env", "coins:Dice", cwd=tmp_path)
+    assert (wrong.returncode, "cannot import coins:Dice" in wrong.stderr) == (2, True)
+
+
+def test_kinds_and_options_meet_in_any_order():
+    expected = {"sampling": {"kind": "group", "size": 4}}
+    assert parse_settings(["sampling=group", "sampling.size=4"]) == expected
+    assert parse_settings(["sampling.size=4", "sampling=group"]) == expected
+    assert parse_settings(["sampling={kind: group, size: 4}"]) == expected
+    assert parse_settings(["sampling={size: 2}", "sampling.size=4", "sampling.kind=group"]) == expected
+
+
+def test_values_are_yaml_and_small_numbers_are_numbers():
+    settings = ["regularizers=[kl]", "rate=1e-5", "whole=true", "name=[unclosed", "split=test"]
+    assert parse_settings(settings) == {
+        "regularizers": ["kl"],
+        "rate": 1e-5,
+        "whole": True,
+        "name": "[unclosed",
+        "split": "test",
+    }
+
+
+def test_make_nano_runs_the_stages_it_is_told(monkeypatch):
+    calls = []
+    monkeypatch.setattr(make, "make_nano", lambda output, **options: calls.append((str(output), options)))
+    given = ["make-nano", "--output", "nano", "--seed", "3", "--minutes", "6", "--stage", "data", "--stage", "train"]
+    assert CliRunner().invoke(app, given).exit_code == 0
+    [(output, options)] = calls
+    assert output == "nano"
+    assert options["settings"].minutes == 6.0
+    assert (options["seed"], options["device"], options["stages"]) == (3, "cpu", ("data", "train"))
 
 
 def test_commands_about_environments_never_import_torch():
@@ -67,6 +142,8 @@ def test_check_env_says_fit_or_names_the_defect_and_exits_with_one():
         (["explain", "stppo"], "unknown algorithm 'stppo'; did you mean 'st-ppo'?"),
         (["explain", "st-ppo", "surrogate.hihg=1"], "surrogate.ppo-clip: unknown option 'hihg'; did you mean 'high'?"),
         (["explain", "grpo", "sampling=plain"], "advantage=group-mean compares tries at the same task"),
+        (["check-env", "nothing"], "An environment of your own is named module:Class"),
+        (["make-nano", "--output", "nano", "--stage", "trian"], "unknown stage 'trian'; choose from data, train"),
         (["explain", "mine.yaml"], "there is no file 'mine.yaml'"),
     ],
 )
@@ -118,6 +195,13 @@ def test_explain_prints_the_row_with_the_changes_made_on_the_command_line():
     assert result.returncode == 0
     assert "min( w_t Â_t , clip(w_t, 0.8, 1.28) Â_t )" in result.stdout
     assert "2 epoch(s) × 4 minibatch(es) = 8 updates per rollout" in result.stdout
+
+
+def test_explain_takes_a_kind_and_its_options_in_any_order():
+    changes = ["sampling=group", "sampling.size=4"]
+    first, second = turnwise("explain", "st-ppo", *changes), turnwise("explain", "st-ppo", *reversed(changes))
+    assert first.returncode == second.returncode == 0
+    assert first.stdout == second.stdout != turnwise("explain", "st-ppo").stdout
 
 
 def test_explain_reads_a_row_from_a_file(tmp_path):

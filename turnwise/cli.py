@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from turnwise import __version__
 
+if TYPE_CHECKING:
+    from turnwise.envs.base import Env
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
-
+EnvName = Annotated[
+    str, typer.Argument(metavar="ID", help="One of `turnwise envs`, or module:Class for an environment of your own.")
+]
 Settings = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Arguments of the environment: split=test hops=2")
 ]
@@ -34,15 +44,13 @@ def one_message() -> Iterator[None]:
 
 
 def parse_settings(settings: list[str] | None) -> dict[str, Any]:
-    """`["hops=2", "split=test"]` as arguments: values are JSON where they can be, else text. Dots nest."""
+    """`["hops=2", "sampling.size=4", "sampling=group"]` as arguments: values are YAML, dots nest, in any order."""
     parsed: dict[str, Any] = {}
     for setting in settings or []:
-        key, value = _parse_setting(setting)
-        *outer, last = key.split(".")
-        inner = parsed
-        for name in outer:
-            inner = inner.setdefault(name, {})
-        inner[last] = value
+        key, nested = _parse_setting(setting)
+        for name in reversed(key.split(".")):
+            nested = {name: nested}
+        parsed = _merge(parsed, nested)
     return parsed
 
 
@@ -51,14 +59,52 @@ def _parse_setting(setting: str) -> tuple[str, Any]:
     if not equals or not all(name.isidentifier() for name in key.split(".")):
         raise ValueError(f"cannot read {setting!r}; write arguments as key=value")
     try:
-        return key, json.loads(value)
+        return key, json.loads(value)  # first, because YAML takes 1e-5 for text
     except json.JSONDecodeError:
+        pass
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError:
         return key, value
 
 
+def _merge(first: Any, second: Any) -> Any:
+    """Both settings of one key; beside options a bare value is the `kind`: `group` and `{size: 4}` go together."""
+    if not isinstance(first, dict) and not isinstance(second, dict):
+        return second
+    merged = _as_options(first)
+    for key, value in _as_options(second).items():
+        merged[key] = _merge(merged[key], value) if key in merged else value
+    return merged
+
+
+def _as_options(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, dict) else {"kind": value}  # pyright: ignore[reportUnknownArgumentType]
+
+
+def find_env(name: str) -> str | Callable[..., Env]:
+    """A registered id as it is, `module:Class` as the class; ValueError when it is neither."""
+    from turnwise.envs.registry import find
+
+    try:
+        find(name)
+        return name
+    except ValueError as error:
+        module, colon, attribute = name.partition(":")
+        if not colon:
+            raise ValueError(f"{error} An environment of your own is named module:Class") from error
+    try:
+        env: Callable[..., Env] = getattr(import_module(module), attribute)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ValueError(f"cannot import {name}: {error}; run this in the folder that holds the module") from error
+    if not callable(env):
+        raise ValueError(f"{name} is {env!r}; name a class of environments, or a function that makes one")
+    return env
+
+
 def _console() -> Console:
-    # Into a file or a pipe, a row stays on its line.
-    return Console(width=None if sys.stdout.isatty() else 200)
+    # Into a file or a pipe a row stays on its line, unless the user says how wide lines may be.
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
 
 
 def _show_version(wanted: bool) -> None:
@@ -74,6 +120,8 @@ def main(
     ] = False,
 ) -> None:
     """Stable reinforcement learning for multi-turn language-model agents."""
+    if (here := str(Path.cwd())) not in sys.path:  # as `python -m` does: the user's own modules can be named
+        sys.path.insert(0, here)
 
 
 @app.command()
@@ -83,16 +131,19 @@ def envs(
     """List the environments there are."""
     from turnwise.envs.registry import specs
 
-    table = Table("id", "what it is", "extra", box=None, pad_edge=False)
+    table = Table(Column("id", no_wrap=True), "what it is", "extra", box=None, pad_edge=False)
     for spec in specs():
         if pattern.lower() in f"{spec.id} {spec.summary}".lower():
             table.add_row(spec.id, spec.summary, spec.extra or "")
-    _console().print(table if table.row_count else f"no environment matches {pattern!r}")
+    if not table.row_count:
+        typer.echo(f"no environment matches {pattern!r}", err=True)
+        raise typer.Exit(1)
+    _console().print(table)
 
 
 @app.command("check-env")
 def check_env_command(
-    env_id: Annotated[str, typer.Argument(metavar="ID")],
+    env: EnvName,
     settings: Settings = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 5,
     deadline: Annotated[float, typer.Option(min=0.01, help="Seconds that one reset or step may take.")] = 10.0,
@@ -101,7 +152,7 @@ def check_env_command(
     from turnwise.envs.check import check_env
 
     with one_message():
-        report = check_env(env_id, kwargs=parse_settings(settings), seeds=seeds, deadline=deadline)
+        report = check_env(find_env(env), kwargs=parse_settings(settings), seeds=seeds, deadline=deadline)
     colours = {"pass": "green", "note": "yellow", "defect": "bold red"}
     table = Table("check", "verdict", "finding", box=None, pad_edge=False)
     for finding in report.findings:
@@ -114,7 +165,7 @@ def check_env_command(
 
 @app.command()
 def play(
-    env_id: Annotated[str, typer.Argument(metavar="ID")],
+    env: EnvName,
     settings: Settings = None,
     seed: Annotated[int, typer.Option(help="Which episode to play.")] = 0,
 ) -> None:
@@ -122,7 +173,7 @@ def play(
     from turnwise.envs.play import play_in_terminal
 
     with one_message():
-        play_in_terminal(env_id, parse_settings(settings), seed=seed)
+        play_in_terminal(find_env(env), parse_settings(settings), seed=seed)
 
 
 @app.command()
@@ -148,3 +199,25 @@ def explain_command(
 
     with one_message():
         typer.echo(explain(find_algorithm(algorithm).override(parse_settings(changes))), nl=False)
+
+
+@app.command("make-nano")
+def make_nano_command(
+    output: Annotated[Path, typer.Option(help="Folder for data, tokenizer and model.")],
+    seed: Annotated[int, typer.Option(help="Equal seeds make equal models.")] = 0,
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1.")] = "cpu",
+    minutes: Annotated[float, typer.Option(min=0.0, help="Time for training; the schedule shrinks to fit.")] = math.inf,
+    stage: Annotated[list[str] | None, typer.Option(help="Only this stage; repeatable: data, train, evaluate.")] = None,
+) -> None:
+    """Make the nano model anew: a tiny model that can already search."""
+    from turnwise.policy.nano import make, train
+
+    with one_message():
+        if unknown := set(stage or ()) - set(make.STAGES):
+            raise ValueError(f"unknown stage {min(unknown)!r}; choose from {', '.join(make.STAGES)}")
+        settings, stages = train.Settings(minutes=minutes), tuple(stage or make.STAGES)
+        make.make_nano(output, seed=seed, device=device, settings=settings, stages=stages)
+
+
+if __name__ == "__main__":
+    app()

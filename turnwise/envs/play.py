@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from turnwise.envs.base import Env
 from turnwise.envs.faults import EpisodeError
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host, Workers
@@ -14,7 +15,7 @@ _PATIENCE_SECONDS = 600.0
 
 
 def play_in_terminal(
-    env_id: str,
+    env: str | Callable[..., Env],
     kwargs: Mapping[str, Any],
     *,
     seed: int,
@@ -22,7 +23,7 @@ def play_in_terminal(
     write: Callable[[str], None] = print,
 ) -> None:
     """Play one episode, one line per turn, until it ends or the player leaves (end of input, Ctrl-C)."""
-    source = EnvSource(env=env_id, kwargs=kwargs)
+    source = EnvSource(env=env, kwargs=kwargs)
     _ = source.spec  # an unknown id raises before anything starts
     with asyncio.Runner() as runner:
         host: Host | None = None
@@ -30,7 +31,7 @@ def play_in_terminal(
             host = runner.run(Workers(execution="inline").open(source, deadline=_PATIENCE_SECONDS))
             _play(runner, host, seed, read, write)
         except EpisodeError as error:
-            raise ValueError(f"{env_id}: {error}") from error
+            raise ValueError(f"{source.name}: {error}") from error
         except (EOFError, KeyboardInterrupt):
             write("\nYou left the game.")
         finally:
