@@ -161,7 +161,8 @@ class TokenBatch:
     truncated_S: Tensor
     """The trajectory was cut, not finished: its return continues with `bootstrap_S`."""
     bootstrap_S: Tensor | None = None
-    """Value of the state after the trajectory's last token; zero where it terminated."""
+    """Value of the state after the trajectory's last token: zero where it terminated, NaN where the critic has yet to
+    give it; None when that is so of every cut trajectory."""
     mu_T: Tensor | None = None
     """Log-prob under the sampler, of the distribution that was sampled."""
     old_T: Tensor | None = None
@@ -195,6 +196,11 @@ class TokenBatch:
     def sampled_T(self) -> Tensor:
         """Which tokens the policy sampled: the only ones that are ever trained on."""
         return self.turn_T >= 0
+
+    @property
+    def waiting_S(self) -> Tensor:
+        """Which sequences belong to a cut trajectory whose bootstrap value is still to come."""
+        return self.truncated_S if self.bootstrap_S is None else self.truncated_S & self.bootstrap_S.isnan()
 
     @property
     def index_T(self) -> Tensor:

@@ -173,6 +173,17 @@ def test_cut_episode_without_bootstrap_is_an_error_for_critics_and_zero_without_
     close(sampled(batch, return_to_go(batch).advantage_T), [1.0])
 
 
+def test_known_bootstraps_stay_while_another_trajectory_waits():
+    shape = EpisodeShape(turns=[TurnShape(sampled=1, reward=1.0)], bootstrap=0.5)
+    groups = make_groups([[shape, shape]])
+    groups[0].trajectories[1].bootstrap = None
+    batch = assign(groups).batch
+    assert batch.waiting_S.tolist() == [False, True]
+    close(sampled(batch, return_to_go(batch).advantage_T), [1.5, 1.0])
+    with pytest.raises(ValueError, match=r"'task-0/1' was truncated and has no bootstrap value"):
+        gae(batch)
+
+
 def test_bootstrap_of_a_finished_episode_is_ignored():
     case = episode(1, 1)
     case.groups[0].trajectories[0].bootstrap = 100.0

@@ -1,8 +1,11 @@
 """`pack`: where tokens, turns and rewards land, and what it refuses."""
 
 import math
+import re
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -80,6 +83,37 @@ def test_bad_numbers_name_trajectory_and_turn(bad: float):
         pack(one(good, Turn(sampled_ids=[1, 2], logprobs=[-0.1, bad])))
     with pytest.raises(ValueError, match=r"'geo-17/0', turn 1: reward is .*must be finite"):
         pack(one(good, Turn(sampled_ids=[1], logprobs=[-0.1], reward=bad)))
+
+
+def test_a_probability_above_one_is_refused():
+    with pytest.raises(ValueError, match=r"'geo-17/0', turn 0: log-prob of sampled token 1 is 0.5; .*at most 0"):
+        pack(one(Turn(sampled_ids=[1, 2], logprobs=[-0.1, 0.5])))
+    pack(one(Turn(sampled_ids=[1], logprobs=[1e-4])))
+
+
+@pytest.mark.parametrize("bad", [-1, 3.7, "7", None])
+def test_ids_are_whole_numbers_from_zero_up(bad: Any):
+    place = re.escape(f"entry 1 is {bad!r}")
+    with pytest.raises(ValueError, match=rf"'geo-17/0', turn 0, sampled_ids: {place}"):
+        pack(one(Turn(sampled_ids=[1, bad], logprobs=[-0.1, -0.1])))
+    with pytest.raises(ValueError, match=rf"'geo-17/0', turn 0, prompt_ids: {place}"):
+        pack(one(Turn(prompt_ids=[1, bad])))
+    with pytest.raises(ValueError, match=rf"'geo-17/0', final_ids: {place}"):
+        pack(one(Turn(prompt_ids=[1]), final_ids=[1, bad]))
+
+
+@pytest.mark.parametrize("make", [np.array, torch.tensor, tuple])
+def test_integers_of_numpy_and_torch_are_ids(make: Callable[[list[int]], Any]):
+    batch = pack(one(Turn(prompt_ids=make([4, 5]), sampled_ids=make([6, 7]), logprobs=[-0.1, -0.2])))
+    assert batch.ids_T.tolist() == [4, 5, 6, 7]
+
+
+def test_wrong_nouns_are_refused():
+    with pytest.raises(ValueError, match=r"'geo-17/0': stop is 'done'; give a StopReason"):
+        pack(one(Turn(sampled_ids=[1]), stop="done"))
+    trajectories: Any = one(Turn(sampled_ids=[1]))[0].trajectories
+    with pytest.raises(ValueError, match=r"pack takes groups, not Trajectory; wrap them in Group\("):
+        pack(trajectories)
 
 
 def test_lengths_must_agree():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -72,6 +74,17 @@ def test_a_known_bootstrap_is_kept() -> None:
     assert batch.bootstrap_S is None
     filled = Critic.shared(policy).assess(batch.with_(bootstrap_S=known), policy)
     assert filled.bootstrap_S is known
+
+
+def test_only_the_bootstraps_that_wait_are_filled_in() -> None:
+    policy, batch = make_policy(), make_batch(RAGGED, truncated=True)
+    critic = random_head(Critic.shared(policy))
+    own_S = critic.assess(batch, policy).bootstrap_S
+    assert own_S is not None
+    half_known = torch.tensor([9.0, math.nan, 9.0, math.nan, 9.0])
+    filled = critic.assess(batch.with_(bootstrap_S=half_known), policy).bootstrap_S
+    assert filled is not None
+    assert filled.tolist() == [9.0, float(own_S[1]), 9.0, float(own_S[3]), 9.0]
 
 
 def value_gradient(critic: Critic, policy: TextPolicy) -> Tensor | None:

@@ -69,13 +69,13 @@ class Chain:
 
     def after_turns(self, *, required: bool) -> Tensor:
         """Value of what follows each turn's trajectory: at its last turn the bootstrap of a cut episode, else 0."""
-        batch = self.batch
+        batch, waiting_S = self.batch, self.batch.waiting_S
         after_J = batch.reward_T.new_zeros(self.turns)
         if batch.bootstrap_S is not None:
-            value_S = torch.where(batch.truncated_S, batch.bootstrap_S, 0)
+            value_S = torch.where(batch.truncated_S & ~waiting_S, batch.bootstrap_S, 0)
             after_J[self.ends_J] = value_S[batch.sequence_T[self.token_M[self.close_J[self.ends_J]]]]
-        elif required and bool(batch.truncated_S.any()):
-            name = batch.trajectory_names[int(batch.trajectory_S[batch.truncated_S][0])]
+        if required and bool(waiting_S.any()):
+            name = batch.trajectory_names[int(batch.trajectory_S[waiting_S][0])]
             raise ValueError(
                 f"trajectory {name!r} was truncated and has no bootstrap value; "
                 "let the critic fill in bootstrap_S, or set Trajectory.bootstrap"

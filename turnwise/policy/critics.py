@@ -89,10 +89,7 @@ class Critic(nn.Module):
         """The batch with `value_T` filled in, and `bootstrap_S` where cut trajectories still wait for it."""
         states_Td = self._states(batch, policy.hidden(batch) if self.trunk is None else None)
         value_T = self._values(batch, states_Td).value_T
-        bootstrap_S = batch.bootstrap_S
-        if bootstrap_S is None:
-            bootstrap_S = self._after_last_token(batch, states_Td)
-        return batch.with_(value_T=value_T, bootstrap_S=bootstrap_S)
+        return batch.with_(value_T=value_T, bootstrap_S=self._bootstrap(batch, states_Td))
 
     def _states(self, batch: TokenBatch, hidden_Td: Tensor | None) -> Tensor:
         if self.trunk is not None:
@@ -109,11 +106,15 @@ class Critic(nn.Module):
         blank_TB = logits_MB.new_zeros(batch.tokens, self.bins.count)
         return Values(value_T=value_T, logits_TB=blank_TB.index_copy(0, token_M, logits_MB))
 
-    def _after_last_token(self, batch: TokenBatch, states_Td: Tensor) -> Tensor:
-        """Values of the states in which trajectories were cut; every sequence of a trajectory carries the same."""
+    def _bootstrap(self, batch: TokenBatch, states_Td: Tensor) -> Tensor:
+        """Values of the states in which trajectories were cut, where not known yet; equal in all their sequences."""
+        waiting_S = batch.waiting_S
+        if batch.bootstrap_S is not None and not bool(waiting_S.any()):
+            return batch.bootstrap_S
         last_S = rows_at_end(batch)
         value_S, _ = self._read(states_Td[last_S])
-        return torch.where(batch.truncated_S & (last_S >= 0), value_S, 0)
+        known_S = torch.zeros_like(value_S) if batch.bootstrap_S is None else batch.bootstrap_S
+        return torch.where(waiting_S, torch.where(last_S >= 0, value_S, 0).to(known_S), known_S)
 
     def _read(self, states_Md: Tensor) -> tuple[Tensor, Tensor]:
         """Scalar values, and the raw output that they come from."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from turnwise.types import ENVIRONMENT, POLICY, Group, TokenBatch, Trajectory, Turn
+from turnwise.types import ENVIRONMENT, POLICY, Group, StopReason, TokenBatch, Trajectory, Turn
+
+_ROUNDING = 1e-3
+"""Samplers of half precision may put a certain token's log-prob a little above 0."""
 
 
 def pack(groups: Iterable[Group], *, dtype: torch.dtype = torch.float32) -> TokenBatch:
@@ -18,10 +23,14 @@ def pack(groups: Iterable[Group], *, dtype: torch.dtype = torch.float32) -> Toke
     - A turn's reward lands on its last sampled token. A turn that sampled nothing hands its reward to the last token
       sampled before it in the same trajectory.
     - A turn with `restarts` opens a new sequence of the same trajectory; credit still flows across.
-    - `bootstrap_S` is left unassigned while a truncated trajectory waits for the critic's value.
+    - `bootstrap_S` is NaN where a truncated trajectory waits for the critic's value, unassigned if all of them do.
     """
     columns = _Columns()
     for group_number, group in enumerate(groups):
+        if not isinstance(group, Group):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(
+                f"pack takes groups, not {type(group).__name__}; wrap them in Group(id=..., trajectories=[...])"
+            )
         columns.group_names.append(group.id)
         for trajectory in group.trajectories:
             _add_trajectory(columns, trajectory, group_number)
@@ -59,6 +68,10 @@ class _Columns:
 
 
 def _add_trajectory(columns: _Columns, trajectory: Trajectory, group: int) -> None:
+    if not isinstance(trajectory.stop, StopReason):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(
+            f"trajectory {trajectory.id!r}: stop is {trajectory.stop!r}; give a StopReason such as StopReason.DONE"
+        )
     if trajectory.stop.is_failure:
         raise ValueError(
             f"trajectory {trajectory.id!r} ended by {trajectory.stop.value} and must not be trained on; "
@@ -72,11 +85,12 @@ def _add_trajectory(columns: _Columns, trajectory: Trajectory, group: int) -> No
         if index == 0 or turn.restarts:
             _open_sequence(columns, trajectory, group)
         _add_turn(columns, turn, index, group)
-        if turn.sampled_ids:
+        if len(turn.sampled_ids):
             last_sampled = len(columns.ids) - 1
         _add_reward(columns, trajectory, index, last_sampled)
     if not trajectory.turns:
         _open_sequence(columns, trajectory, group)
+    _check_ids(f"trajectory {trajectory.id!r}, final_ids", trajectory.final_ids)
     _append(columns, trajectory.final_ids, turn=-1, logprobs=None)
 
 
@@ -92,7 +106,10 @@ def _open_sequence(columns: _Columns, trajectory: Trajectory, group: int) -> Non
 
 
 def _add_turn(columns: _Columns, turn: Turn, index: int, group: int) -> None:
-    _check_logprobs(columns, turn, index)
+    where = f"trajectory {columns.trajectory_names[-1]!r}, turn {index}"
+    _check_ids(f"{where}, prompt_ids", turn.prompt_ids)
+    _check_ids(f"{where}, sampled_ids", turn.sampled_ids)
+    _check_logprobs(columns, turn, where)
     columns.turn_sequence.append(len(columns.length) - 1)
     columns.turn_index.append(index)
     columns.version.append(turn.policy_version)
@@ -132,10 +149,25 @@ def _add_reward(columns: _Columns, trajectory: Trajectory, index: int, last_samp
         )
 
 
-def _check_logprobs(columns: _Columns, turn: Turn, index: int) -> None:
-    if not turn.sampled_ids:
+def _check_ids(where: str, ids: Sequence[int]) -> None:
+    if {*map(type, ids)} <= {int} and min(ids, default=0) >= 0:
+        return  # the common case, without a step of Python per token
+    for place, token in enumerate(ids):
+        if not _is_id(token):
+            raise ValueError(f"{where}: entry {place} is {token!r}; ids are whole numbers from 0 up")
+
+
+def _is_id(token: Any) -> bool:
+    """Integers of numpy and torch will do."""
+    try:
+        return operator.index(token) >= 0
+    except TypeError:
+        return False
+
+
+def _check_logprobs(columns: _Columns, turn: Turn, where: str) -> None:
+    if not len(turn.sampled_ids):
         return
-    where = f"trajectory {columns.trajectory_names[-1]!r}, turn {index}"
     columns.mu_known.add(turn.logprobs is not None)
     if len(columns.mu_known) > 1:
         raise ValueError(f"{where}: some turns carry sampler log-probs and some do not; pack the two kinds apart")
@@ -143,16 +175,19 @@ def _check_logprobs(columns: _Columns, turn: Turn, index: int) -> None:
         return
     if len(turn.logprobs) != len(turn.sampled_ids):
         raise ValueError(f"{where}: {len(turn.sampled_ids)} sampled ids but {len(turn.logprobs)} log-probs")
-    for place, logprob in enumerate(turn.logprobs):
-        if not math.isfinite(logprob):
-            raise ValueError(f"{where}: log-prob of sampled token {place} is {logprob}; the sampler is broken")
+    if all(map(math.isfinite, turn.logprobs)) and max(turn.logprobs) <= _ROUNDING:
+        return
+    place, logprob = next(item for item in enumerate(turn.logprobs) if not -math.inf < item[1] <= _ROUNDING)
+    raise ValueError(f"{where}: log-prob of sampled token {place} is {logprob}; it must be finite and at most 0")
 
 
 def _to_batch(columns: _Columns, dtype: torch.dtype) -> TokenBatch:
     def integers(values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.long)
 
-    waiting = any(value is None for value in columns.bootstrap)
+    cut = [value for value, truncated in zip(columns.bootstrap, columns.truncated, strict=True) if truncated]
+    waiting = bool(cut) and all(value is None for value in cut)
+    bootstrap = [math.nan if value is None else value for value in columns.bootstrap]
     return TokenBatch(
         ids_T=integers(columns.ids),
         position_T=integers(columns.position),
@@ -169,7 +204,7 @@ def _to_batch(columns: _Columns, dtype: torch.dtype) -> TokenBatch:
         group_S=integers(columns.group),
         seat_S=integers(columns.seat),
         truncated_S=torch.tensor(columns.truncated, dtype=torch.bool),
-        bootstrap_S=None if waiting else torch.tensor(columns.bootstrap, dtype=dtype),
+        bootstrap_S=None if waiting else torch.tensor(bootstrap, dtype=dtype),
         mu_T=torch.tensor(columns.mu, dtype=dtype) if columns.mu_known == {True} else None,
         trajectory_names=tuple(columns.trajectory_names),
         group_names=tuple(columns.group_names),
