@@ -11,7 +11,7 @@ WORKERS ?= 2
 .PHONY: train test lint bench clean
 
 train: $(READY)
-	@echo "The trainer is not built yet. What works today: the core, the environments and their doctor. Try:"
+	@echo "The trainer is not built yet. What works today: core, environments, policies and engine. Try:"
 	@echo "  $(BIN)/turnwise explain st-ppo"
 	@echo "  $(BIN)/turnwise envs"
 	@echo "  $(BIN)/turnwise check-env search/geo-2hop"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -125,8 +126,14 @@ def test_an_idle_session_with_the_same_prompt_does_not_keep_the_only_slot() -> N
 
 
 def test_attention_that_the_engine_does_not_compute_is_refused() -> None:
-    sizes = {"vocab_size": 97, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 16}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
+    sizes: dict[str, Any] = {
+        "vocab_size": 97,
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "head_dim": 16,
+    }
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
     windowed = MistralForCausalLM(MistralConfig(**sizes, **heads, sliding_window=8))
     with pytest.raises(ValueError, match="a window of 8 tokens"):
         TorchEngine(windowed, memory_bytes=MANY)
