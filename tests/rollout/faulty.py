@@ -103,7 +103,20 @@ class Bad(Walk):
                 return observation, reward, terminated, truncated, {"reward_parts": 3}
             case "wrong seat":
                 return observation, reward, terminated, truncated, {"seat": "nobody"}
+            case "huge reward":
+                return observation, 10**400, terminated, truncated, info
+            case "several truths":
+                return observation, reward, terminated, truncated, {"valid": SeveralTruths()}
+            case "cancelled":
+                raise asyncio.CancelledError
         raise AssertionError(f"no such way: {self.how}")
+
+
+class SeveralTruths:
+    """Neither true nor false, as an array of numbers."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("the truth value is ambiguous")
 
 
 class ThreadBad(Bad):
@@ -112,6 +125,17 @@ class ThreadBad(Bad):
 
 class ProcessBad(Bad):
     execution = "process"
+
+
+class LeakingCancel(AsyncWalk):
+    """Something inside was cancelled, and the step lets it out."""
+
+    async def step(self, action):
+        raise asyncio.CancelledError
+
+
+class Nobody(Walk):
+    seats = ()
 
 
 class HangingReset(Walk):

@@ -2,6 +2,8 @@
 
 import asyncio
 import math
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -148,3 +150,69 @@ def test_task_reward_parts_and_success_are_carried_through():
 def test_tries_differ_in_their_index_alone():
     spec = EpisodeSpec(env="game/hanoi-easy", seed=2)
     assert [(each.id, each.seed) for each in tries(spec, 2)] == [("game/hanoi-easy:2/0", 2), ("game/hanoi-easy:2/1", 2)]
+
+
+def test_arguments_and_task_belong_to_the_name_of_a_group():
+    plain = EpisodeSpec(env="game/hanoi-easy", seed=2)
+    others = [{"kwargs": {"split": "test"}}, {"kwargs": {"split": "validation"}}, {"task": 7}, {"task": (object(),)}]
+    names = [replace(plain, **other).group_id for other in others]
+    assert len({plain.group_id, *names}) == 5
+    assert names[0] == "game/hanoi-easy:2#03d83a10"
+    assert names[3] == replace(plain, task=(object(),)).group_id  # where an object lies in memory is no part of it
+
+
+class CutDuel(Duel):
+    """White has the word when the game is cut after black's turn."""
+
+    def step(self, action):
+        observation, reward, _, _, info = super().step(action)
+        return observation, reward, False, self.turn == 2, info
+
+
+def test_the_last_observation_of_a_game_that_was_cut_is_its_readers_alone():
+    (white, black), _ = play(CutDuel, ConstantAgent(text="x"))
+    assert white.truncated
+    assert (white.final_observation, black.final_observation) == ("turn 2", "")
+
+
+@pytest.mark.parametrize(
+    ("success", "expected"),
+    [({"white": False, "black": True}, (False, True)), (True, (True, False)), ({"black": True}, (True, True))],
+)
+def test_each_seat_has_its_own_success(success, expected):
+    class Won(Duel):
+        def step(self, action):
+            return "over", 1.0, True, False, {"success": success}
+
+    (white, black), _ = play(Won, ConstantAgent(text="x"))
+    assert (white.success, black.success) == expected
+
+
+def test_an_environment_with_several_seats_must_say_who_acts():
+    class Silent(Duel):
+        def reset(self, seed=None, task=None):
+            return super().reset(seed=seed)[0], {}
+
+    (white, _), _ = play(Silent, ConstantAgent(text="x"))
+    assert white.stop is StopReason.ENV_ERROR
+    assert white.info["error"] == "info['seat'] must name the seat that acts next, one of white, black"
+
+
+def test_agents_hear_of_the_end_of_a_cancelled_episode():
+    class Waiting(Tokens):
+        async def act(self, view):
+            playing.cancel()
+            await asyncio.sleep(30)
+            return Action(text="too late")
+
+    async def run():
+        nonlocal playing
+        playing = asyncio.current_task()
+        async with Scheduler() as scheduler:
+            await scheduler.run([EpisodeSpec(env=Walk, seed=1)], agent)
+
+    playing: Any = None
+    agent = Waiting()
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run())
+    assert agent.ended == ["Walk:1/0"]

@@ -1,6 +1,7 @@
 """A model as an agent: tokens, log-probs and sessions through whole episodes."""
 
 import asyncio
+import random
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.rollout.reference_engine import ReferenceEngine, score, tiny_llama
 from turnwise.engine.contract import Completion, Finish, SamplingParams
 from turnwise.envs import Env
 from turnwise.policy.rendering import Renderer
+from turnwise.rollout.agents import View
 from turnwise.rollout.episode import EpisodeSpec, Limits, tries
 from turnwise.rollout.packing import pack
 from turnwise.rollout.policy_agent import PolicyAgent
@@ -197,3 +199,19 @@ def test_a_cancelled_session_never_enters_a_batch():
     (trajectory,) = run(PolicyAgent(engine=engine, renderer=Renderer(TOKENIZER)), [EpisodeSpec(env=Sound)])
     assert trajectory.stop is StopReason.TIMEOUT
     assert trajectory.stop.is_failure
+
+
+async def never():
+    raise NotImplementedError("this agent asks the engine alone")
+
+
+def test_a_conversation_left_behind_is_closed_when_an_episode_of_that_name_begins():
+    engine = Scripted(completion("hm"))
+    agent = PolicyAgent(engine=engine, renderer=Renderer(TOKENIZER))
+    view = View(
+        episode="one/0", seat="agent", turn=0, observation="Begin.", info={}, reward=0.0, rng=random.Random(0),
+        oracle=never, random_action=never,
+    )  # fmt: skip
+    first, second = asyncio.run(agent.act(view)), asyncio.run(agent.act(view))
+    assert first.prompt_ids == second.prompt_ids
+    assert engine.closed == [engine.asked[0][0]]

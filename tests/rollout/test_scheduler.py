@@ -18,6 +18,8 @@ from tests.rollout.faulty import (
     Bad,
     Duel,
     HangingReset,
+    LeakingCancel,
+    Nobody,
     ProcessBad,
     ProcessWalk,
     RaisingInit,
@@ -103,10 +105,17 @@ def test_results_come_in_the_order_of_the_specs_and_by_group():
             return await scheduler.run_groups(specs, RandomAgent())
 
     groups = asyncio.run(run())
-    assert [group.id for group in groups] == ["AsyncWalk:3", "AsyncWalk:1"]
+    digest = specs[0].group_id.removeprefix("AsyncWalk:3")
+    assert [group.id for group in groups] == [f"AsyncWalk:{seed}{digest}" for seed in (3, 1)]
     assert [[trajectory.id for trajectory in group.trajectories] for group in groups] == [
-        [f"AsyncWalk:{seed}/{index}" for index in range(3)] for seed in (3, 1)
+        [f"AsyncWalk:{seed}{digest}/{index}" for index in range(3)] for seed in (3, 1)
     ]
+
+
+def test_a_name_given_twice_is_refused():
+    spec = EpisodeSpec(env=Walk, seed=4)
+    with pytest.raises(ValueError, match=r"two specs are named 'Walk:4/0'; use tries\(spec, count\)"):
+        play([spec, spec], concurrency=1)
 
 
 def test_a_slow_episode_stalls_nobody():
@@ -175,6 +184,9 @@ HOWS = [
     ("integer flag", "step must return terminated as a bool"),
     ("wrong parts", "step must return info['reward_parts'] as names with finite numbers"),
     ("wrong seat", "info['seat'] is 'nobody'"),
+    ("huge reward", "step must return reward as a finite number"),
+    ("several truths", "step must return info['valid'] as a bool"),
+    ("cancelled", "CancelledError"),
 ]
 
 
@@ -196,6 +208,15 @@ def test_a_crashing_or_lying_environment_ends_only_its_own_episode(env):
     assert "ENV_ERROR".lower() in stats.summary()
 
 
+@pytest.mark.parametrize(
+    ("env", "text"), [(Nobody, "seats must be a tuple of different names, got tuple ()"), (LeakingCancel, "Cancelled")]
+)
+def test_missing_seats_and_leaked_cancellations_end_only_their_own_episode(env, text):
+    trajectories, stats = play([EpisodeSpec(env=env), EpisodeSpec(env=Walk)])
+    assert [trajectory.stop for trajectory in trajectories] == [StopReason.ENV_ERROR, StopReason.DONE]
+    assert stats.last_error[env.__name__].startswith(text)
+
+
 @pytest.mark.parametrize(("env", "threads", "processes"), [(Bad, 0, 0), (ThreadBad, 1, 0), (ProcessBad, 0, 1)])
 def test_a_hung_step_times_out_alone_and_never_blocks_the_end(env, threads, processes):
     specs = [EpisodeSpec(env=env, kwargs={"how": "hang"}), *[EpisodeSpec(env=Walk, seed=seed) for seed in range(3)]]
@@ -209,7 +230,7 @@ def test_a_hung_step_times_out_alone_and_never_blocks_the_end(env, threads, proc
 
 
 def test_a_hung_reset_times_out():
-    trajectories, stats = play([EpisodeSpec(env=HangingReset)] * 2, limits=Limits(reset_seconds=0.3))
+    trajectories, stats = play(tries(EpisodeSpec(env=HangingReset), 2), limits=Limits(reset_seconds=0.3))
     assert [trajectory.stop for trajectory in trajectories] == [StopReason.TIMEOUT] * 2
     assert stats.abandoned_threads == 2
 
@@ -246,11 +267,13 @@ def test_an_environment_that_cannot_be_built_fails_its_episodes():
     assert "no such game file" in stats.last_error["RaisingInit"]
 
 
-@pytest.mark.parametrize("how", ["raise", "hang", "nonsense"])
+@pytest.mark.parametrize("how", ["raise", "cancel", "hang", "nonsense"])
 def test_a_failing_agent_is_counted_apart(how):
     async def act(view) -> Any:
         if view.turn == 1 and how == "raise":
             raise KeyError("lost session")
+        if view.turn == 1 and how == "cancel":
+            raise asyncio.CancelledError
         if view.turn == 1 and how == "hang":
             await asyncio.sleep(30)
         return 3 if how == "nonsense" else "x"

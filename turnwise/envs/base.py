@@ -27,11 +27,12 @@ class Env:
     | key | where | meaning |
     |---|---|---|
     | `success` | last step | did the episode reach its goal? (missing: reward > 0) |
+    | `success` | last step, several seats | a mapping by seat name (missing: the seat's own reward > 0) |
     | `valid` | any step | could the action be parsed and was it allowed? (missing: yes) |
     | `state_key` | any | equal strings mark equal states, for anchor-state credit |
     | `reward_parts` | any step | the named parts that sum to the reward |
     | `parsed_action` | any step | what the environment understood |
-    | `seat` | any, several seats | who reads this observation and acts next |
+    | `seat` | any, several seats | who reads this observation and acts next (must be there until the end) |
     | `rewards` | any step, several seats | reward of each seat, by name; the step's `reward` is then the actor's |
 
     Example, a whole environment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import traceback
 from collections.abc import Mapping
@@ -12,6 +13,8 @@ from typing import Any, Literal
 from turnwise.envs.base import Reset, Step
 
 Culprit = Literal["env", "agent"]
+FAULTS = (Exception, SystemExit, asyncio.CancelledError)
+"""Whatever code of others may raise at the edge; not Ctrl-C."""
 
 
 class EpisodeError(Exception):
@@ -28,6 +31,20 @@ def describe(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{place}"
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Whether the error ends this task because somebody cancelled it, rather than leaking out of other code."""
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+
+
+def read_seats(answer: Any) -> tuple[str, ...]:
+    """The names in `seats`, or an EpisodeError that says what is wrong with them."""
+    names = () if isinstance(answer, str) else tuple(answer)
+    if not names or len(set(names)) < len(names) or not all(isinstance(name, str) for name in names):
+        raise EpisodeError(f"seats must be a tuple of different names, got {_short(answer)}")
+    return names
 
 
 def read_reset(answer: Any) -> Reset:
@@ -61,6 +78,8 @@ def _check_info(method: str, info: Any) -> None:
         )
     for key in ("seat", "state_key"):
         _require(isinstance(info.get(key, ""), str), method, f"info[{key!r}]", "a string", info.get(key))
+    for key in ("valid", "success"):
+        _require(_is_truth(info.get(key, True)), method, f"info[{key!r}]", "a bool", info.get(key))
 
 
 def _is_reward_table(value: Any) -> bool:
@@ -68,7 +87,21 @@ def _is_reward_table(value: Any) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, Real) and math.isfinite(value)
+    try:
+        return isinstance(value, Real) and math.isfinite(value)
+    except OverflowError:  # an integer beyond all floats
+        return False
+
+
+def _is_truth(value: Any) -> bool:
+    # Several values, such as an array, are neither true nor false; success may come as a mapping by seat.
+    if isinstance(value, Mapping):
+        return all(_is_truth(each) for each in value.values())
+    try:
+        bool(value)
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def _is_boolean(value: Any) -> bool:

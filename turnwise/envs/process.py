@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from turnwise.envs.base import Env
-from turnwise.envs.faults import EpisodeError, describe
+from turnwise.envs.faults import FAULTS, EpisodeError, describe
 from turnwise.envs.registry import EnvSpec, find, make, register
 
 _STOP = b""
@@ -140,7 +140,7 @@ def serve(descriptor: int) -> None:
                 else:
                     answer = _finish(runner, content[0](env))
                 reply = pickle.dumps((True, answer))
-            except (Exception, SystemExit) as error:  # the edge: whatever the environment raises becomes a value
+            except FAULTS as error:  # the edge: whatever the environment raises becomes a value
                 reply = pickle.dumps((False, describe(error)))
             connection.send_bytes(reply)
 

@@ -18,15 +18,16 @@ from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from operator import attrgetter, methodcaller
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from turnwise.envs.alarm import alarm, can_interrupt
 from turnwise.envs.base import Env, Reset, Step
-from turnwise.envs.faults import EpisodeError, describe, read_reset, read_step
+from turnwise.envs.faults import FAULTS, EpisodeError, describe, is_cancellation, read_reset, read_seats, read_step
 from turnwise.envs.process import EnvSource, WorkerProcess
 
 Execution = Literal["inline", "thread", "process"]
 Job = Callable[[Env], Any]
+Value = TypeVar("Value")
 _CLOSE = methodcaller("close")
 
 
@@ -54,7 +55,7 @@ class Lane:
                 continue
             try:
                 future.set_result(call())
-            except (Exception, SystemExit) as error:  # the edge: whatever the environment raises becomes a value
+            except FAULTS as error:  # the edge: whatever the environment raises becomes a value
                 future.set_exception(error if isinstance(error, EpisodeError) else EpisodeError(describe(error)))
 
 
@@ -90,11 +91,11 @@ class Host:
         """Start an episode; raises EpisodeError."""
         # Environments of other libraries know no `task`; they are only given one when there is one.
         arguments = {"seed": seed} if task is None else {"seed": seed, "task": task}
-        return read_reset(await self.call(methodcaller("reset", **arguments), deadline=deadline))
+        return await self._read(read_reset, methodcaller("reset", **arguments), deadline)
 
     async def step(self, action: str, *, deadline: float) -> Step:
         """Apply one action; raises EpisodeError."""
-        return read_step(await self.call(methodcaller("step", action), deadline=deadline))
+        return await self._read(read_step, methodcaller("step", action), deadline)
 
     async def oracle(self, *, deadline: float) -> str:
         """The scripted expert's action; raises EpisodeError."""
@@ -108,11 +109,20 @@ class Host:
 
     async def seats(self, *, deadline: float) -> tuple[str, ...]:
         """Names of the agents that act; raises EpisodeError."""
-        return tuple(await self.call(attrgetter("seats"), deadline=deadline))
+        return await self._read(read_seats, attrgetter("seats"), deadline)
 
     async def call(self, job: Job, *, deadline: float) -> Any:
         """`job(env)` where the environment lives, awaited when it is asynchronous; raises EpisodeError."""
         return await self._wait(partial(self._place.run, job), deadline)
+
+    async def _read(self, read: Callable[[Any], Value], job: Job, deadline: float) -> Value:
+        answer = await self.call(job, deadline=deadline)
+        try:
+            return read(answer)
+        except EpisodeError:
+            raise
+        except Exception as error:  # the edge as well: objects of the environment may raise when looked at
+            raise EpisodeError(describe(error)) from error
 
     async def _wait(self, call: Callable[[], Any], deadline: float) -> Any:
         self._answering = self._lane is not None
@@ -122,7 +132,9 @@ class Host:
                 answer = await self._answer(call, deadline)
                 self._answering = False
                 return await answer if isawaitable(answer) else answer
-        except (Exception, SystemExit) as error:  # the edge: whatever the environment raises becomes a value
+        except FAULTS as error:  # the edge: whatever the environment raises becomes a value
+            if is_cancellation(error):
+                raise
             if timer.expired():
                 raise EpisodeError(f"no answer within {deadline:g} s", timed_out=True) from None
             self._answering = False

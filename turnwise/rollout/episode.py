@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from turnwise.envs.base import ONE_SEAT, Env, Info
-from turnwise.envs.faults import EpisodeError, describe
+from turnwise.envs.faults import FAULTS, EpisodeError, describe, is_cancellation
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host
 from turnwise.rollout.agents import Action, Agent, View
@@ -29,7 +31,7 @@ class EpisodeSpec:
     seed: int = 0
     task: Any = None
     group: str = ""
-    """Empty: named after the environment and the seed."""
+    """Empty: named after the environment and the seed, and after `kwargs` and `task` where there are any."""
     index: int = 0
     """Which try at the task this is."""
 
@@ -41,7 +43,14 @@ class EpisodeSpec:
     @property
     def group_id(self) -> str:
         """The name that the tries at one task have in common."""
-        return self.group or f"{self.source.name}:{self.seed}"
+        return self.group or f"{self.source.name}:{self.seed}{self._digest}"
+
+    @property
+    def _digest(self) -> str:
+        if not self.kwargs and self.task is None:
+            return ""
+        text = re.sub(r" at 0x[0-9a-f]+", "", repr((sorted(self.kwargs.items()), self.task)))  # addresses change
+        return f"#{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
     def id(self) -> str:
@@ -104,18 +113,26 @@ class Episode:
         self._stop, self._terminated, self._truncated = StopReason.DONE, False, False
 
     async def play(self, open_host: Callable[[], Awaitable[Host]]) -> list[Trajectory]:
-        """Open the environment, play to the end, close it."""
+        """Open the environment, play to the end, close it. The agents hear of the end even when we are cancelled."""
         try:
-            host = await open_host()
-            try:
-                await self._play(host)
-            finally:
-                await self._close(host)
+            await self._open_and_play(open_host)
         except EpisodeError as fault:
             self._fail(fault)
-        if not self._seats:  # it failed before it could say who plays
-            self._take_seats(ONE_SEAT if isinstance(self._agents, Agent) else tuple(self._agents))
-        return [await self._finish(name) for name in self._seats]
+        except asyncio.CancelledError:
+            self._fail(EpisodeError("the run was cancelled", culprit="agent", timed_out=True))
+            raise
+        finally:
+            if not self._seats:  # it failed before it could say who plays
+                self._take_seats(ONE_SEAT if isinstance(self._agents, Agent) else tuple(self._agents))
+            trajectories = [await self._finish(name) for name in self._seats]
+        return trajectories
+
+    async def _open_and_play(self, open_host: Callable[[], Awaitable[Host]]) -> None:
+        host = await open_host()
+        try:
+            await self._play(host)
+        finally:
+            await self._close(host)
 
     async def _close(self, host: Host) -> None:
         try:
@@ -147,12 +164,12 @@ class Episode:
                 return self._cut(action.stop, seat, observation)
             observation = await self._step(host, name, seat.turns[-1])
             if self._terminated or self._truncated:
-                for seat in self._seats.values():
-                    seat.final_observation = observation
-                return None
+                return self._show_end(observation)
 
     def _reader(self, names: tuple[str, ...]) -> str:
         name = self._info.get("seat", names[0])
+        if "seat" not in self._info and len(names) > 1:
+            raise EpisodeError(f"info['seat'] must name the seat that acts next, one of {', '.join(names)}")
         if name not in self._seats:
             raise EpisodeError(f"info['seat'] is {name!r}, which is none of the seats {', '.join(names)}")
         return name
@@ -171,20 +188,22 @@ class Episode:
             random_action=partial(host.random_action, seat.rng, deadline=step_seconds),
         )
         started = time.perf_counter()
-        action = await self._ask(seat.agent.act(view))
+        action = await self._ask(partial(seat.agent.act, view), self._limits.act_seconds)
         if not isinstance(action, Action):
             raise EpisodeError(f"an agent must return an Action, got {type(action).__name__}", culprit="agent")
         return action, time.perf_counter() - started
 
-    async def _ask(self, answer: Awaitable[Value]) -> Value:
-        timer = asyncio.timeout(self._limits.act_seconds)
+    async def _ask(self, question: Callable[[], Awaitable[Value]], deadline: float) -> Value:
+        timer = asyncio.timeout(deadline)
         try:
             async with timer:
-                return await answer
+                return await question()
         except EpisodeError:  # the agent asked the environment something, and that went wrong
             raise
-        except Exception as error:  # the edge: whatever an agent raises becomes a value
-            text = f"no action within {self._limits.act_seconds:g} s" if timer.expired() else describe(error)
+        except FAULTS as error:  # the edge: whatever an agent raises becomes a value
+            if is_cancellation(error):
+                raise
+            text = f"no answer of the agent within {deadline:g} s" if timer.expired() else describe(error)
             raise EpisodeError(text, culprit="agent", timed_out=timer.expired()) from error
 
     async def _step(self, host: Host, name: str, turn: Turn) -> str:
@@ -205,6 +224,12 @@ class Episode:
                     f"info['rewards'] names {name!r}, which is none of the seats {', '.join(self._seats)}"
                 )
             self._seats[name].pay(float(reward))
+
+    def _show_end(self, observation: str) -> None:
+        """All may read how a game ended; the last observation of one that was cut belongs to whoever reads it."""
+        for name, seat in self._seats.items():
+            if self._terminated or len(self._seats) == 1 or name == self._info.get("seat"):
+                seat.final_observation = observation
 
     def _cut(self, stop: StopReason, reader: _Seat, observation: str) -> None:
         self._stop, self._truncated = stop, True
@@ -228,14 +253,25 @@ class Episode:
             seed=self._spec.seed,
             seat=name,
             final_observation=seat.final_observation,
-            info=self._info,
+            info=self._info_of(name),
         )
         try:
-            await self._ask(seat.agent.end(trajectory))
+            await self._ask(partial(seat.agent.end, trajectory), self._limits.close_seconds)
         except EpisodeError as fault:
             self._fail(fault)
-            trajectory = replace(trajectory, stop=self._stop, truncated=True, terminated=False, info=self._info)
+            trajectory = replace(
+                trajectory, stop=self._stop, truncated=True, terminated=False, info=self._info_of(name)
+            )
         return trajectory
+
+    def _info_of(self, name: str) -> Info:
+        """The last info with the seat's own success."""
+        success = self._info.get("success")
+        if len(self._seats) == 1 and not isinstance(success, Mapping):
+            return self._info
+        by_seat: Mapping[str, Any] = success if isinstance(success, Mapping) else {}
+        earned = sum(turn.reward for turn in self._seats[name].turns) > 0
+        return {**self._info, "success": bool(by_seat.get(name, earned))}
 
 
 def _turn(action: Action, observation: str, info: Info, seconds: float) -> Turn:

@@ -78,7 +78,9 @@ class PolicyAgent(Agent):
 
     def _seat(self, view: View) -> _Seat:
         key = (view.episode, view.seat)
-        if key not in self._seats:
+        if view.turn == 0:
+            if left := self._seats.pop(key, None):  # of an episode of this name that never came to its end
+                self._engine.close(left.session)
             self._seats[key] = _Seat(conversation=self._renderer.open(), session=_session(view))
         return self._seats[key]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
-from turnwise.envs.faults import Culprit
+from turnwise.envs.faults import Culprit, is_cancellation
 from turnwise.envs.workers import Execution, Workers
 from turnwise.rollout.agents import Agent
 from turnwise.rollout.episode import Episode, EpisodeSpec, Limits
@@ -116,12 +116,12 @@ class Scheduler:
         return [(spec, trajectories) for _, spec, trajectories in sorted(finished, key=lambda episode: episode[0])]
 
     async def _episodes(self, specs: Specs, agents: Agents) -> AsyncIterator[_Finished]:
-        source, finished = _Numbered(specs), asyncio.Queue[_Finished | Exception | None](self._concurrency)
+        source, finished = _Numbered(specs), asyncio.Queue[_Finished | BaseException | None](self._concurrency)
         players = [asyncio.create_task(self._play(source, agents, finished)) for _ in range(self._concurrency)]
         try:
             for _ in players:  # each says None when there is nothing left to play
                 while (episode := await finished.get()) is not None:
-                    if isinstance(episode, Exception):
+                    if isinstance(episode, BaseException):
                         raise episode
                     yield episode
         finally:
@@ -130,12 +130,14 @@ class Scheduler:
             await asyncio.gather(*players, return_exceptions=True)
 
     async def _play(
-        self, source: _Numbered, agents: Agents, finished: asyncio.Queue[_Finished | Exception | None]
+        self, source: _Numbered, agents: Agents, finished: asyncio.Queue[_Finished | BaseException | None]
     ) -> None:
         try:
             async for position, spec in source:
                 await finished.put((position, spec, await self._play_one(spec, agents)))
-        except Exception as error:  # a mistake in the specs or the agents' seats: the reader raises it
+        except BaseException as error:  # a mistake in the specs or the agents' seats: the reader raises it
+            if is_cancellation(error):  # the reader has left
+                raise
             await finished.put(error)
         await finished.put(None)
 
@@ -157,6 +159,7 @@ class _Numbered:
         self._specs = aiter(specs) if isinstance(specs, AsyncIterable) else iter(specs)
         self._turn = asyncio.Lock()
         self._position = 0
+        self._given = set[str]()
 
     def __aiter__(self) -> _Numbered:
         return self
@@ -167,5 +170,10 @@ class _Numbered:
                 spec = await anext(self._specs) if isinstance(self._specs, AsyncIterator) else next(self._specs)
             except StopIteration:
                 raise StopAsyncIteration from None
+            if spec.id in self._given:
+                raise ValueError(
+                    f"two specs are named {spec.id!r}; use tries(spec, count) for tries at one task, or set `group`"
+                )
+            self._given.add(spec.id)
             position, self._position = self._position, self._position + 1
             return position, spec
