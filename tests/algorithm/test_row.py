@@ -11,8 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from tests.ops.batches import random_case
-from turnwise.algorithm import PRESETS, Algorithm, compute_credit, load, preset, resolve
-from turnwise.ops.credit import Credit
+from turnwise.algorithm import PRESETS, Algorithm, Credit, compute_credit, load, preset, resolve
 from turnwise.types import TokenBatch
 
 PROMISED = {
@@ -93,6 +92,56 @@ def double_reward(batch: TokenBatch, *, factor: float = 2.0) -> Credit:
     return Credit(advantage_T=torch.where(batch.sampled_T, factor, 0.0).double())
 
 
+def positional(batch: TokenBatch, factor: float = 2.0) -> Credit:
+    """A part whose author forgot the star."""
+    return double_reward(batch, factor=factor)
+
+
+def column(batch: TokenBatch) -> Credit:
+    """A part that returns a column."""
+    return Credit(advantage_T=batch.reward_T[:, None])
+
+
+def integers(batch: TokenBatch) -> Credit:
+    """A part that counts instead of measuring."""
+    return Credit(advantage_T=batch.ids_T)
+
+
+def bare(batch: TokenBatch) -> torch.Tensor:
+    """A part that forgets its Credit."""
+    return batch.reward_T
+
+
+def attached(batch: TokenBatch) -> Credit:
+    """A part that leaves its gradient on."""
+    return Credit(advantage_T=batch.reward_T.clone().requires_grad_())
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("column", r"test_row:column returned shape \(\d+, 1\), the batch has \d+ tokens"),
+        ("integers", r"test_row:integers returned torch.int64; .*floating-point"),
+        ("bare", r"test_row:bare returned Tensor; return turnwise\.algorithm\.Credit"),
+    ],
+)
+def test_what_a_part_from_outside_returns_is_checked(name: str, message: str) -> None:
+    row = Algorithm.of({"advantage": f"tests.algorithm.test_row:{name}"})
+    with pytest.raises(ValueError, match=message):
+        compute_credit(row, random_case(0).batch)
+
+
+def test_advantages_from_outside_become_constants() -> None:
+    credited = compute_credit(Algorithm.of({"advantage": "tests.algorithm.test_row:attached"}), random_case(0).batch)
+    assert credited.advantage_T is not None
+    assert not credited.advantage_T.requires_grad
+
+
+def test_credit_refuses_an_impossible_row() -> None:
+    with pytest.raises(ValueError, match="set sampling to"):
+        compute_credit(preset("grpo").override({"sampling": "plain"}), random_case(0).batch)
+
+
 def test_a_group_comparison_from_outside_may_be_divided_by_the_group_s_spread() -> None:
     resolve(preset("grpo").override({"advantage": {"kind": "tests.algorithm.test_row:double_reward"}}))
 
@@ -114,6 +163,14 @@ MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     ({"advantage": "gae", "epochs": 0}, "epochs: .*greater than or equal to 1"),
     ({"advantage": "gae", "ratios": "turn"}, "unknown axis 'ratios'"),
     ({"advantage": "no.such.module:part"}, "advantage: cannot load 'no.such.module:part'"),
+    ({"advantage": "no.such.module:part"}, "no.such.module is not importable from here; set PYTHONPATH"),
+    ({"advantage": "./mine.py:part"}, r"without a path or \.py"),
+    ({"advantage": "mine.py:part"}, r"without a path or \.py"),
+    ({"advantage": "math:pi"}, "math has no function 'pi'"),
+    (
+        {"advantage": "tests.algorithm.test_row:positional"},
+        r"called with \(batch\); options must be keyword-only: put a \* before 'factor'",
+    ),
     ({"advantage": {"gamma": 1}}, "advantage"),
     ({}, "advantage: Field required"),
     ({"advantage": "gae", "critic": {"level": "episode"}}, r"critic\.level: .*'none', 'token' or 'turn'"),

@@ -113,6 +113,15 @@ def test_histogram_critic_recovers_the_return_at_its_optimum():
     torch.testing.assert_close(histogram_mean(target.log(), low=0.0, high=1.0), returns, rtol=0, atol=1e-6)
 
 
+def test_a_critic_that_reads_from_another_support_is_refused():
+    logits = torch.tensor([[0.0, 1.0, 2.0]], dtype=torch.float64)
+    value_T = histogram_mean(logits, low=0.0, high=1.0)
+    scores = Scores(logprob_T=torch.zeros(1), value_T=value_T, value_logits_TB=logits)
+    hl_gauss(critic([0.0], [1.0]), scores, low=0.0, high=1.0, bins=3)
+    with pytest.raises(ValueError, match=r"between low=-1.0 and high=1.0; make it with bins=Bins.of\(row\)"):
+        hl_gauss(critic([0.0], [1.0]), scores, low=-1.0, high=1.0, bins=3)
+
+
 def test_wrong_critics_are_refused():
     batch = critic([0.0], [1.0])
     with pytest.raises(ValueError, match=r"Scores\.value_T is not assigned"):
@@ -121,5 +130,7 @@ def test_wrong_critics_are_refused():
         hl_gauss(batch, says(0.0))
     with pytest.raises(ValueError, match="has 3 bins but hl-gauss was given bins=51"):
         hl_gauss(batch, Scores(logprob_T=torch.zeros(1), value_logits_TB=torch.zeros(1, 3)))
+    with pytest.raises(ValueError, match=r"low=1.0 must lie below high=0.0"):
+        hl_gauss(batch, says(0.0), low=1.0, high=0.0)
     with pytest.raises(ValueError, match="return_T is not assigned"):
         mse(batch.with_(return_T=None), says(0.0))

@@ -144,14 +144,20 @@ def test_bins_must_span_something() -> None:
         Bins(count=1)
 
 
+def test_a_row_gives_its_critic_the_bins_that_it_trains() -> None:
+    loss = {"kind": "hl-gauss", "low": -1.0, "high": 3.0, "bins": 8}
+    assert Bins.of(preset("ppo").override({"critic": {"loss": loss}})) == Bins(low=-1.0, high=3.0, count=8)
+    assert Bins.of(preset("ppo")) is None
+
+
 @pytest.mark.parametrize("level", ["token", "turn"])
 @pytest.mark.parametrize("loss", ["mse", "hl-gauss"])
 def test_a_critic_learns_returns_through_the_row(loss: str, level: str) -> None:
     policy = make_policy()
-    critic = Critic.separate(policy.model, bins=Bins(count=51) if loss == "hl-gauss" else None)
     row = preset("ppo").override(
         {"critic": {"level": level, "loss": {"kind": loss}}, "advantage": "gae" if level == "token" else "turn-gae"}
     )
+    critic = Critic.separate(policy.model, bins=Bins.of(row))
     batch = critic.assess(first_token_tells(), policy)
     batch = compute_credit(row, batch.with_(old_T=policy.score(batch).logprob_T.detach()))
     optimizer = torch.optim.Adam(critic.parameters(), lr=0.01)

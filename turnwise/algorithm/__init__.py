@@ -6,11 +6,13 @@ from turnwise.algorithm.parts import AXES, Part
 from turnwise.algorithm.presets import PRESETS, find_algorithm, preset
 from turnwise.algorithm.row import Algorithm, Critic, load
 from turnwise.algorithm.rules import resolve
+from turnwise.ops.credit import Credit
 
 __all__ = [
     "AXES",
     "PRESETS",
     "Algorithm",
+    "Credit",
     "Critic",
     "Loss",
     "Part",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from turnwise.algorithm.parts import Part, function_of
 from turnwise.algorithm.row import Algorithm
+from turnwise.algorithm.rules import resolve
 from turnwise.ops.clip_bias import ClipBiasScale, bias_coefficients
 from turnwise.ops.credit import Credit
 from turnwise.ops.diagnostics import TurnTable, turn_table
@@ -23,7 +24,7 @@ from turnwise.types import Group, Scores, TokenBatch
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """The loss of one micro-batch. Add up `total` (and tables, and counts of nothing else) over micro-batches."""
+    """The loss of one micro-batch. Its numbers and its table add up over micro-batches and ranks."""
 
     total: Tensor
     """What to call backward on: policy + regularisers + value."""
@@ -50,13 +51,15 @@ def apply_filters(row: Algorithm, groups: Sequence[Group]) -> list[Group]:
 def compute_credit(row: Algorithm, batch: TokenBatch, *, reduce: Reduce = alone) -> TokenBatch:
     """The batch with rewards transformed and advantage, return and mismatch weight assigned.
 
-    Takes the whole rollout, before it is split; `reduce` sums batch statistics over ranks.
+    Takes the whole rollout, before it is split; `reduce` sums batch statistics over ranks. Impossible rows are refused.
     """
+    resolve(row)
     with torch.no_grad():
         for part in row.reward:
-            batch = batch.with_(reward_T=_call("reward", part, batch))
-        credit: Credit = _call("advantage", row.advantage, batch)
+            batch = batch.with_(reward_T=_stream("reward", part, batch, _call("reward", part, batch)))
+        credit = _credit(row.advantage, batch)
         advantage_T = _call("normalizer", row.normalizer, batch, credit.advantage_T, reduce)
+        advantage_T = _stream("normalizer", row.normalizer, batch, advantage_T)
         batch.require_finite("advantage", advantage_T)
         return batch.with_(
             advantage_T=advantage_T, return_T=credit.return_T, mismatch_T=_call("mismatch", row.mismatch, batch)
@@ -99,6 +102,29 @@ def make_scale(row: Algorithm) -> ClipBiasScale | None:
 
 def _call(axis: str, part: Part, *arguments: Any) -> Any:
     return function_of(axis, part.kind)(*arguments, **part.options)
+
+
+def _credit(part: Part, batch: TokenBatch) -> Credit:
+    credit = _call("advantage", part, batch)
+    if not isinstance(credit, Credit):
+        raise ValueError(
+            f"advantage {part.kind} returned {type(credit).__name__}; "
+            "return turnwise.algorithm.Credit(advantage_T=..., return_T=...)"
+        )
+    return_T = None if credit.return_T is None else _stream("advantage", part, batch, credit.return_T)
+    return Credit(advantage_T=_stream("advantage", part, batch, credit.advantage_T), return_T=return_T)
+
+
+def _stream(axis: str, part: Part, batch: TokenBatch, values_T: Any) -> Tensor:
+    """What a part returned, as a constant: one floating-point number per token, or an error that names the part."""
+    if not isinstance(values_T, Tensor) or not values_T.is_floating_point():
+        found = values_T.dtype if isinstance(values_T, Tensor) else type(values_T).__name__
+        raise ValueError(f"{axis} {part.kind} returned {found}; it must be a tensor of floating-point numbers")
+    if values_T.shape != batch.ids_T.shape:
+        raise ValueError(
+            f"{axis} {part.kind} returned shape {tuple(values_T.shape)}, the batch has {batch.tokens} tokens"
+        )
+    return values_T.detach()
 
 
 def _check_scores(batch: TokenBatch, scores: Scores) -> None:

@@ -75,19 +75,49 @@ def function_of(axis: str, kind: str) -> Callable[..., Any]:
     table = AXES[axis]
     if kind in table:
         return table[kind]
-    module, _, name = kind.partition(":")
-    if name:
-        try:
-            return getattr(import_module(module), name)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"{axis}: cannot load {kind!r} ({error}); write it as package.module:function") from error
+    if ":" in kind:
+        return _outside_function(axis, kind)
     close = difflib.get_close_matches(kind, table, n=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise ValueError(f"{axis}: unknown kind {kind!r}; {hint}Choose one of {', '.join(table)}.")
 
 
+def _outside_function(axis: str, kind: str) -> Callable[..., Any]:
+    module, _, name = kind.partition(":")
+    refusal = f"{axis}: cannot load {kind!r}"
+    if not all(step.isidentifier() for step in (*module.split("."), name)) or module.endswith(".py"):
+        raise ValueError(f"{refusal}; write it as package.module:function, without a path or .py")
+    try:
+        found = getattr(import_module(module), name, None)
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        why = f"{module} is not importable from here; set PYTHONPATH to the folder that holds it" if missing else error
+        raise ValueError(f"{refusal}: {why}") from error
+    if not callable(found):
+        raise ValueError(f"{refusal}: {module} has no function {name!r}")
+    return found
+
+
+def _check_options_are_keywords(axis: str, part: Part) -> None:
+    """A part from outside is called with what its axis hands over; everything else must be keyword-only."""
+    handed = _positional(next(iter(AXES[axis].values())))
+    options = _positional(function_of(axis, part.kind))[len(handed) :]
+    if options:
+        raise ValueError(
+            f"{axis}: {part.kind} is called with ({', '.join(handed)}); options must be keyword-only: "
+            f"put a * before {options[0]!r}"
+        )
+
+
+def _positional(function: Callable[..., Any]) -> list[str]:
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind in kinds]
+
+
 def complete(axis: str, part: Part) -> Part:
     """The part with every option checked and every default written out."""
+    if part.kind not in AXES[axis] and ":" in part.kind:
+        _check_options_are_keywords(axis, part)
     model = _options_model(function_of(axis, part.kind))
     unknown = [name for name in part.options if name not in model.model_fields]
     if unknown:
@@ -111,7 +141,7 @@ def _options_model(function: Callable[..., Any]) -> type[BaseModel]:
     target: Any = function
     hints = get_type_hints(target, include_extras=True)
     fields: dict[str, Any] = {
-        name: (hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default)
+        name: (hints.get(name, Any), ... if parameter.default is inspect.Parameter.empty else parameter.default)
         for name, parameter in inspect.signature(target).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }

@@ -50,12 +50,28 @@ def hl_gauss(
 
     HL-Gauss (2403.03950). Returns outside [low, high] are clamped.
     """
+    if low >= high:
+        raise ValueError(f"value loss hl-gauss: low={low} must lie below high={high}; give the range of the returns")
     if scores.value_logits_TB is None:
         raise ValueError("value loss hl-gauss needs a categorical critic (Scores.value_logits_TB is not assigned)")
     if scores.value_logits_TB.shape[-1] != bins:
         raise ValueError(f"the critic has {scores.value_logits_TB.shape[-1]} bins but hl-gauss was given bins={bins}")
+    _check_support(batch, scores, low, high)
     target_TB = gaussian_histogram(_target(batch), low=low, high=high, bins=bins, spread=spread)
     return -(target_TB * scores.value_logits_TB.log_softmax(-1)).sum(-1)
+
+
+def _check_support(batch: TokenBatch, scores: Scores, low: float, high: float) -> None:
+    """The critic must read its values from the support that it is trained on."""
+    if scores.value_T is None or scores.value_logits_TB is None:
+        return
+    mean_T = histogram_mean(scores.value_logits_TB.detach(), low=low, high=high)
+    apart_T = torch.where(batch.sampled_T, (mean_T - scores.value_T.detach()).abs(), 0)
+    if bool((apart_T > 0.01 * (high - low)).any()):
+        raise ValueError(
+            f"the critic's values are not the means of its bins between low={low} and high={high}; "
+            "make it with bins=Bins.of(row), so that it reads what hl-gauss trains"
+        )
 
 
 def gaussian_histogram(return_T: Tensor, *, low: float, high: float, bins: int, spread: float) -> Tensor:

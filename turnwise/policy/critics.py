@@ -21,12 +21,13 @@ from turnwise.policy.text_loading import check_packing, remove_dropout
 from turnwise.types import TokenBatch
 
 if TYPE_CHECKING:
+    from turnwise.algorithm import Algorithm
     from turnwise.policy.text import TextPolicy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bins:
-    """The support of a categorical critic; take the same numbers as the row's `hl-gauss` loss."""
+    """The support of a categorical critic; `Bins.of(row)` takes the numbers of the row's `hl-gauss` loss."""
 
     low: float = 0.0
     high: float = 1.0
@@ -35,6 +36,14 @@ class Bins:
     def __post_init__(self) -> None:
         if self.high <= self.low or self.count < 2:
             raise ValueError(f"bins need low < high and at least two of them, got {self}")
+
+    @classmethod
+    def of(cls, row: Algorithm) -> Bins | None:
+        """The bins that the row's critic is trained on; None for a scalar critic."""
+        options = row.critic.loss.options
+        if row.critic.loss.kind != "hl-gauss":
+            return None
+        return cls(low=options["low"], high=options["high"], count=options["bins"])
 
 
 @dataclass(frozen=True, kw_only=True)
