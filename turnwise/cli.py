@@ -159,7 +159,7 @@ def check_env_command(
         table.add_row(finding.check, Text(finding.verdict, colours[finding.verdict]), Text(finding.text))
     console = _console()
     console.print(table)
-    console.print(f"{report.env}: " + ("fit for training" if report.ok else f"{len(report.defects)} defects"))
+    console.print(Text(report.conclusion))
     raise typer.Exit(0 if report.ok else 1)
 
 

@@ -187,6 +187,76 @@ class FragileClose(Sound):
         del self.open
 
 
+class SoundGame(Env):
+    """Two seats add one or two to a pile by turns; whoever reaches five wins what the other loses."""
+
+    seats = ("first", "second")
+    reward_range = (-1.0, 1.0)
+
+    def reset(self, seed=None, task=None) -> Any:
+        super().reset(seed=seed)
+        self.pile, self.turn = 0, 0
+        return "Say 1 or 2.", self.whose()
+
+    def whose(self) -> dict[str, Any]:
+        return {"seat": self.seats[self.turn % 2]}
+
+    def payment(self) -> dict[str, float]:
+        return {self.seats[self.turn % 2]: 1.0, self.seats[1 - self.turn % 2]: -1.0}
+
+    def step(self, action) -> Any:
+        self.pile += 2 if action == "2" else 1
+        if self.pile >= 5:
+            return "Five.", 1.0, True, False, {"rewards": self.payment()}
+        self.turn += 1
+        return f"{self.pile}.", 0.0, False, False, self.whose()
+
+    def sample_random_action(self):
+        return self.rng.choice("12")
+
+
+class NamesNoSeat(SoundGame):
+    """Never says whose turn it is."""
+
+    def whose(self):
+        return {}
+
+
+class NamesUnknownSeat(SoundGame):
+    """Gives the turn to somebody who does not play."""
+
+    def whose(self):
+        return {"seat": "third"}
+
+
+class ForgetsASeat(SoundGame):
+    """Only one of the two ever acts."""
+
+    def whose(self):
+        return {"seat": "first"}
+
+
+class PaysAStranger(SoundGame):
+    """Pays somebody who does not play."""
+
+    def payment(self):
+        return {"me": 1.0}
+
+
+class RewardsDisagree(SoundGame):
+    """The step's reward is not what the table gives the actor."""
+
+    def payment(self):
+        return dict.fromkeys(self.seats, 0.5)
+
+
+class OtherSeatOutOfRange(SoundGame):
+    """The seat that did not act loses more than was declared."""
+
+    def payment(self):
+        return {name: reward if reward > 0 else -100.0 for name, reward in super().payment().items()}
+
+
 BROKEN: dict[type[Env], str] = {
     GlobalRandom: "determinism",
     GlobalSeeding: "global generators",
@@ -205,5 +275,11 @@ BROKEN: dict[type[Env], str] = {
     WrongSnapshot: "snapshots",
     FragileParser: "hostile actions",
     FragileClose: "returns",
+    NamesNoSeat: "seats",
+    NamesUnknownSeat: "seats",
+    ForgetsASeat: "seats",
+    PaysAStranger: "seats",
+    RewardsDisagree: "seats",
+    OtherSeatOutOfRange: "reward range",
 }
 """Each broken environment and the check that must find it."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.envs.broken import BROKEN, HangingStep, Sound
+from tests.envs.broken import BROKEN, HangingStep, Sound, SoundGame
 from turnwise.envs import specs
 from turnwise.envs.check import CHECKS, check_env
 from turnwise.envs.wrappers import TurnLimit
@@ -24,6 +24,28 @@ def test_a_sound_environment_passes_every_check():
     assert verdicts["oracle"] == ("pass", "success on 5 seeds, 1.0 turns on average")
     assert verdicts["zero actions"] == ("pass", "0 is understood")
     assert verdicts["group variance"][0] == "pass"
+
+
+def test_a_game_of_two_seats_passes_every_check():
+    report = check_env(SoundGame, seeds=3)
+    assert defects(report) == {}
+    findings = {finding.check: finding.text for finding in report.findings}
+    assert findings["seats"] == "each of first, second gets turns"
+    assert findings["reward range"] == "[-1, 1] within [-1, 1]"
+
+
+def test_a_report_prints_one_line_a_finding_and_the_conclusion():
+    lines = str(check_env(Sound, seeds=2)).splitlines()
+    assert len(lines) == len(CHECKS) + 1
+    assert lines[list(CHECKS).index("seats")] == "seats              pass    one seat"
+    assert lines[-1] == "Sound: fit for training"
+
+
+def test_the_doctor_works_where_an_event_loop_runs():
+    async def in_a_notebook():
+        return check_env(Sound, seeds=1)
+
+    assert asyncio.run(in_a_notebook()).ok
 
 
 def test_a_wrapped_environment_passes_and_its_random_tries_differ():

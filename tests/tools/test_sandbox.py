@@ -43,6 +43,13 @@ def test_a_program_prints_and_ends_with_code_zero():
     assert run("print(2 + 2)") == expected
 
 
+def test_programs_run_where_an_event_loop_runs():
+    async def in_a_notebook() -> Execution:
+        return run("print(3)")
+
+    assert asyncio.run(in_a_notebook()).stdout == "3\n"
+
+
 def test_a_failing_program_shows_its_traceback_and_exit_code():
     execution = run("1 / 0")
     assert (execution.exit_code, execution.ok) == (1, False)

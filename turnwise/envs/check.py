@@ -5,18 +5,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from turnwise.envs import check_measures, check_probes
+from turnwise.envs import check_measures, check_probes, check_seats
 from turnwise.envs.base import Env
 from turnwise.envs.check_play import Outcome, Patient, Verdict
 from turnwise.envs.faults import EpisodeError
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Workers
+from turnwise.waiting import finish
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +45,17 @@ class Report:
         """Whether there is no defect."""
         return not self.defects
 
+    @property
+    def conclusion(self) -> str:
+        """The report in one line."""
+        count = len(self.defects)
+        return f"{self.env}: " + (f"{count} defect{'s' * (count > 1)}" if count else "fit for training")
+
+    def __str__(self) -> str:
+        width = max(len(finding.check) for finding in self.findings)
+        lines = [f"{finding.check:{width}}  {finding.verdict:6}  {finding.text}" for finding in self.findings]
+        return "\n".join([*lines, self.conclusion])
+
 
 def check_env(
     env: str | Callable[..., Env],
@@ -60,7 +71,7 @@ def check_env(
     source = EnvSource(env=env, kwargs=kwargs or {})
     _ = source.spec  # an unknown id raises before anything is played
     with check_probes.keep_global_generators():
-        return asyncio.run(_examine(source, seeds, turns, deadline))
+        return finish(_examine(source, seeds, turns, deadline))
 
 
 async def _examine(source: EnvSource, seeds: int, turns: int, deadline: float) -> Report:
@@ -100,6 +111,7 @@ CHECKS: dict[str, Callable[[Patient], Awaitable[Outcome]]] = {
     "oracle": check_probes.oracle,
     "zero actions": check_probes.zero_actions,
     "hostile actions": check_probes.hostile_actions,
+    "seats": check_seats.seats,
     "reward range": check_measures.reward_range,
     "group variance": check_measures.group_variance,
     "latency": check_measures.latency,

@@ -13,9 +13,10 @@ _FAST_GROWTH = 500
 
 
 async def reward_range(patient: Patient) -> Outcome:
-    """No reward seen so far lies outside the declared range."""
+    """No reward of any seat seen so far lies outside the declared range."""
     low, high = await patient.ask(attrgetter("reward_range"))
-    rewards = [moment.reward for transcript in patient.seen for moment in transcript.moments]
+    moments = [moment for transcript in patient.seen for moment in transcript.moments]
+    rewards = [reward for moment in moments for reward in (moment.reward, *moment.info.get("rewards", {}).values())]
     if min(rewards) < low - 1e-9 or max(rewards) > high + 1e-9:
         seen = f"[{min(rewards):g}, {max(rewards):g}]"
         return "defect", f"rewards in {seen}, but reward_range is [{low:g}, {high:g}]"

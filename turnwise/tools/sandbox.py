@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from turnwise.tools.seccomp import forbidden_calls
+from turnwise.waiting import finish
 
 _NOBODY = 65534
 _SCRIPT = "/code/main.py"
@@ -96,8 +97,8 @@ async def run_python(code: str, limits: Limits | None = None) -> Execution:
 
 
 def run_python_sync(code: str, limits: Limits | None = None) -> Execution:
-    """`run_python` for code without an event loop."""
-    return asyncio.run(run_python(code, limits))
+    """`run_python` for plain code, in a notebook too."""
+    return finish(run_python(code, limits))
 
 
 @cache
