@@ -12,7 +12,27 @@ def test_st_ppo_is_explained_with_its_ratio_bounds_and_scale() -> None:
     assert "the optimiser's step is multiplied by  1 / max(1, ‖C_turn‖/0.5)" in text
     assert "A_t = δ_t + γ λ A_{t+1}" in text
     assert "1 epoch(s) × 4 minibatch(es) = 4 updates per rollout" in text
-    assert "Our reading" in text
+
+
+def test_a_changed_preset_says_so_and_makes_no_claim_for_the_method() -> None:
+    text = explain(preset("st-ppo").override({"ratio": "token", "surrogate": {"high": 0.28}}))
+    assert text.startswith("st-ppo, changed: ratio, surrogate\n")
+    assert "Our reading" not in text
+    assert "Our reading" in explain(preset("st-ppo"))
+
+
+def test_options_that_are_off_are_not_written_down() -> None:
+    plain = explain(preset("ppo"))
+    assert "dual" not in plain
+    assert "V_clip" not in plain
+    full = explain(preset("ppo").override({"surrogate": {"dual": 3.0}, "critic": {"loss": {"clip": 0.2}}}))
+    assert "dual, A_t < 0:  J_t = max( J_t , dual · A_t )" in full
+    assert "V_clip = V_old + clamp(V − V_old, ±clip)" in full
+
+
+def test_marks_of_doubt_are_explained_where_they_occur() -> None:
+    assert "\n[I] inferred from the code base" in explain(preset("so-grpo"))
+    assert "[I]" not in explain(preset("grpo"))
 
 
 def test_penalties_carry_their_coefficient() -> None:

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator
 
 from turnwise.algorithm.parts import Part, function_of
-from turnwise.algorithm.presets import NOTES, PRESETS
+from turnwise.algorithm.presets import MARKS, NOTES, PRESETS, preset
 from turnwise.algorithm.row import Algorithm
 from turnwise.algorithm.rules import resolve
 
@@ -17,18 +17,32 @@ _RATIO_SYMBOLS = {"token": "w_t", "turn": "w_k", "sequence": "s_i"}
 def explain(row: Algorithm) -> str:
     """The objective, then every part of it, then warnings and what is known about the method."""
     sections = [_title(row), _objective(row), *_parts(row), _schedule(row), *_warnings(row), *_note(row)]
-    return "\n\n".join(sections) + "\n"
+    text = "\n\n".join(sections) + "\n"
+    return text + "".join(f"\n{mark} {meaning}\n" for mark, meaning in MARKS.items() if mark in text)
 
 
 def equation(axis: str, part: Part) -> str:
-    """The equation of a part: the second paragraph of its docstring."""
+    """The equation of a part: the second paragraph of its docstring.
+
+    A line that begins with the name of an option belongs to it, and is left out when that option is None.
+    """
     paragraphs = inspect.cleandoc(function_of(axis, part.kind).__doc__ or "").split("\n\n")
-    return textwrap.dedent(paragraphs[1]) if len(paragraphs) > 1 else paragraphs[0]
+    text = textwrap.dedent(paragraphs[1]) if len(paragraphs) > 1 else paragraphs[0]
+    unused = tuple(f"{name}{end}" for name, value in part.options.items() if value is None for end in ",:")
+    return "\n".join(line for line in text.splitlines() if not line.startswith(unused))
+
+
+def _changed(row: Algorithm) -> list[str]:
+    """The axes in which a row differs from the preset whose name it bears."""
+    original = preset(row.name)
+    return [axis for axis in Algorithm.model_fields if getattr(row, axis) != getattr(original, axis)]
 
 
 def _title(row: Algorithm) -> str:
-    summary = PRESETS[row.name][0] if row.name in PRESETS else "your own row"
-    return f"{row.name}: {summary}"
+    if row.name not in PRESETS:
+        return f"{row.name}: your own row"
+    changed = ", ".join(_changed(row))
+    return f"{row.name}, changed: {changed}" if changed else f"{row.name}: {PRESETS[row.name][0]}"
 
 
 def _objective(row: Algorithm) -> str:
@@ -36,7 +50,8 @@ def _objective(row: Algorithm) -> str:
     lines = [f"maximise   J = {equation('weights', row.weights)}  {factor}{_term(row)}"]
     lines += [f"minus      {_penalty(part)}" for part in row.regularizers]
     if row.needs_critic:
-        lines.append(f"minimise   {equation('value_loss', row.critic.loss)}     (critic, per {row.critic.level})")
+        loss = equation("value_loss", row.critic.loss).replace("\n", "\n" + " " * len("minimise   "))
+        lines.append(f"minimise   {loss}     (critic, per {row.critic.level})")
     if row.scale.kind != "none":
         target = "the optimiser's step" if row.scale.options["apply"] == "step" else "the gradient"
         lines.append(f"then       {target} is multiplied by  {_scale_formula(row)}")
@@ -99,5 +114,5 @@ def _warnings(row: Algorithm) -> Iterator[str]:
 
 
 def _note(row: Algorithm) -> Iterator[str]:
-    if row.name in NOTES:
+    if row.name in NOTES and not _changed(row):
         yield NOTES[row.name]

@@ -1,7 +1,6 @@
 """Known algorithms as rows: each line says only how it differs from the defaults of `Algorithm`.
 
-Constants that our sources do not settle are marked [M] (from memory) or [I] (inferred from the code base that the paper
-most plausibly builds on); treat them as starting points.
+Constants that our sources do not settle bear one of the `MARKS`; treat them as starting points.
 """
 
 from __future__ import annotations
@@ -152,6 +151,12 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
         {"sampling": {"kind": "group", "size": 8}, "advantage": "anchor-state", "weights": "sequence-mean"},
     ),
 }
+
+MARKS: Mapping[str, str] = {
+    "[I]": "inferred from the code base that the paper most plausibly builds on: a starting point",
+    "[M]": "from memory, not checked against the source: a starting point",
+}
+"""How sure a constant is."""
 
 NOTES: Mapping[str, str] = {
     "s-ppo": "Token-level twin of st-ppo; the same things are established and open.",

@@ -37,7 +37,7 @@ def ppo_clip(
     """PPO's pessimistic clip.
 
         J_t = min( w A_t , clip(w, 1−low, 1+high) A_t )
-        dual clip, A_t < 0:  J_t = max( J_t , dual · A_t )
+        dual, A_t < 0:  J_t = max( J_t , dual · A_t )
 
     PPO (1707.06347); dual clip (1912.09729); unequal bounds are DAPO's clip-higher (2503.14476). Clipping is decided
     per token even when w is shared by a turn, because A_t may change sign inside it.

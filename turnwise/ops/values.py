@@ -13,7 +13,8 @@ from turnwise.types import Scores, TokenBatch
 def mse(batch: TokenBatch, scores: Scores, *, clip: Positive | None = None) -> Tensor:
     """Squared error, optionally pessimistic about large moves.
 
-        L_t = ½ max( (V − R)² , (V_clip − R)² ),   V_clip = V_old + clamp(V − V_old, ±clip)   (no clip: ½ (V − R)²)
+        L_t = ½ (V − R)²
+        clip:  L_t = ½ max( (V − R)² , (V_clip − R)² ),   V_clip = V_old + clamp(V − V_old, ±clip)
 
     Clipped as in PPO's reference code; POAD and PPO-max clip at 0.2.
     """
@@ -23,7 +24,8 @@ def mse(batch: TokenBatch, scores: Scores, *, clip: Positive | None = None) -> T
 def huber(batch: TokenBatch, scores: Scores, *, delta: Positive = 1.0, clip: Positive | None = None) -> Tensor:
     """Squared near zero, linear beyond `delta`.
 
-        L_t = ½ e² if |e| ≤ δ else δ (|e| − δ/2),   e = V − R;   clipped as in `mse`
+        L_t = ½ e² if |e| ≤ δ else δ (|e| − δ/2),   e = V − R
+        clip:  the larger of the losses at V and at V_clip = V_old + clamp(V − V_old, ±clip)
 
     The critic of POAD offers it.
     """
