@@ -61,7 +61,7 @@ def test_wrong_arguments_are_explained_to_the_model(arguments: dict[str, object]
     assert message in result.text
 
 
-def test_a_functions_own_refusal_becomes_a_result_and_a_defect_is_raised():
+def test_whatever_a_function_raises_becomes_a_result():
     @tool
     def divide(a: float, b: float) -> float:
         """Divide."""
@@ -74,8 +74,12 @@ def test_a_functions_own_refusal_becomes_a_result_and_a_defect_is_raised():
 
     assert divide({"a": 1, "b": 4}) == ToolResult(text="0.25")
     assert divide({"a": 1, "b": 0}) == ToolResult(text="divide: float division by zero", ok=False)
-    with pytest.raises(RuntimeError, match="defect"):
-        broken({"a": 1})
+    assert broken({"a": 1}) == ToolResult(text="broken: RuntimeError: defect", ok=False)
+
+
+def test_the_plain_function_behind_a_tool_stays_callable():
+    assert weather.function is not None
+    assert weather.function("Amman", days=3) == "Amman/3/C"
 
 
 def test_an_async_function_gives_an_awaitable_result():

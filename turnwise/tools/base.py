@@ -19,9 +19,6 @@ PROTOCOL_TAGS = (
 )
 """Tags that parsers and chat templates act on; text from outside must not be able to write them."""
 
-_MISTAKES = (ValueError, ArithmeticError, LookupError)
-"""What arguments can provoke in a tool's function. Anything else is a defect of the tool and is raised."""
-
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -42,14 +39,16 @@ class Tool:
     parameters: Mapping[str, Any]
     """JSON schema of the arguments, an object."""
     run: Callable[[Mapping[str, Any]], Any] = field(repr=False)
-    """Takes the arguments as the model wrote them; a ValueError it raises is told to the model."""
+    """Takes the arguments as the model wrote them; what it raises is told to the model."""
+    function: Callable[..., Any] | None = field(default=None, repr=False)
+    """The plain function behind a `@tool`, to call as it was written: `weather.function("Amman", days=2)`."""
     output_characters: int = OUTPUT_CHARACTERS
 
     def __call__(self, arguments: Mapping[str, Any]) -> ToolResult | Awaitable[ToolResult]:
-        """Call the tool; wrong arguments and its own refusals come back as a result with `ok=False`."""
+        """Call the tool; wrong arguments and whatever it raises come back as a result with `ok=False`."""
         try:
             value = self.run(arguments)
-        except _MISTAKES as error:
+        except Exception as error:  # the edge: one broken call must not end the episode
             return self._refusal(error)
         return self._wait(value) if inspect.isawaitable(value) else self._result(value)
 
@@ -61,7 +60,7 @@ class Tool:
     async def _wait(self, value: Awaitable[Any]) -> ToolResult:
         try:
             return self._result(await value)
-        except _MISTAKES as error:
+        except Exception as error:  # the edge: one broken call must not end the episode
             return self._refusal(error)
 
     def _result(self, value: Any) -> ToolResult:
@@ -69,8 +68,7 @@ class Tool:
         return ToolResult(text=neutralise(_cut(result.text, self.output_characters)), ok=result.ok)
 
     def _refusal(self, error: Exception) -> ToolResult:
-        message = _explain(error) if isinstance(error, ValidationError) else str(error)
-        return self._result(ToolResult(text=f"{self.name}: {message or type(error).__name__}", ok=False))
+        return self._result(ToolResult(text=f"{self.name}: {_explain(error)}", ok=False))
 
 
 def tool(function: Callable[..., Any]) -> Tool:
@@ -84,6 +82,9 @@ def tool(function: Callable[..., Any]) -> Tool:
             city: its English name
             days: how far ahead to look
         \"\"\"
+
+    To report a failure, raise a ValueError (the model reads its message) or return `ToolResult(text=..., ok=False)`.
+    Any other exception is a failure too; the model reads its type and message.
     """
     name = function.__name__
     description, notes = _read_docstring(function)
@@ -95,7 +96,7 @@ def tool(function: Callable[..., Any]) -> Tool:
         checked = arguments.model_validate(given)
         return function(**{field_name: getattr(checked, field_name) for field_name in arguments.model_fields})
 
-    return Tool(name=name, description=description, parameters=schema, run=run)
+    return Tool(name=name, description=description, parameters=schema, run=run, function=function)
 
 
 def neutralise(text: str, tags: Iterable[str] = PROTOCOL_TAGS) -> str:
@@ -132,9 +133,13 @@ def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     return " ".join(description.split()), notes
 
 
-def _explain(error: ValidationError) -> str:
-    problems = (f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
-    return "wrong arguments: " + "; ".join(problems)
+def _explain(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        problems = (f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
+        return "wrong arguments: " + "; ".join(problems)
+    if isinstance(error, ValueError | ArithmeticError) and str(error):
+        return str(error)  # written for the caller
+    return f"{type(error).__name__}: {error}"
 
 
 def _as_text(value: Any) -> str:

@@ -71,7 +71,7 @@ def _round(value: Number, digits: int = 0) -> Number:
 def _checked(value: Any) -> Number:
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         raise ValueError("the number is too large")
-    if isinstance(value, complex) or not math.isfinite(value):
+    if isinstance(value, complex) or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError("the result is not a finite real number")
     return value
 

@@ -101,6 +101,32 @@ def test_a_call_uses_the_turn_and_its_result_is_the_observation():
     assert env.heard == []
 
 
+@tool
+async def broken(text: str) -> str:
+    """Has a defect."""
+    return {}[text]
+
+
+def test_a_tool_with_a_defect_answers_with_the_error():
+    observation, _, terminated, truncated, info = settle(started(broken).step("<broken>x</broken>"))
+    assert observation == "<result>\nbroken: KeyError: 'x'\n</result>"
+    assert (terminated, truncated, info["tool_ok"]) == (False, False, False)
+
+
+@pytest.mark.parametrize(
+    ("env", "tools", "fix"),
+    [
+        ("game/hanoi-easy", [calculator], "build it first"),
+        (Echo, [calculator], "build it first"),
+        (Echo(), calculator, r"write \[calculator\]"),
+        (Echo(), [len], "decorate the function with @tool"),
+    ],
+)
+def test_what_cannot_be_wrapped_or_called_is_refused_with_the_fix(env: Any, tools: Any, fix: str):
+    with pytest.raises(ValueError, match=fix):
+        ToolEnv(env, tools)
+
+
 def test_other_text_goes_to_the_environment():
     env = started()
     assert settle(env.step("end"))[:4] == ("end", 1.0, True, False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.envs.broken import SoundGame
 from turnwise.envs import Env, Reset, Step, make
 from turnwise.envs.wrappers import (
     EpisodeStatistics,
@@ -268,6 +269,15 @@ def test_a_shaping_function_adds_a_named_part():
     twice = ShapedReward(env, lambda action, step: 0.25, name="length")
     _, steps = play(twice, ["right"])
     assert steps[0][4]["reward_parts"] == {"environment": 0.0, "length": -0.25}
+
+
+def test_a_bonus_reaches_the_seat_that_acted_through_the_table_of_rewards():
+    env = TurnLimit(ShapedReward(SoundGame(), lambda action, step: 0.25), max_turns=9)
+    _, steps = play(env, ["2", "2", "2"])  # first, second, and first reaches five
+    assert [step[1] for step in steps] == [0.25, 0.25, 1.25]
+    assert steps[-1][4]["rewards"] == {"first": 1.25, "second": -1.0}
+    _, steps = play(env, ["1", "1", "1", "2"])
+    assert steps[-1][4]["rewards"] == {"first": -1.0, "second": 1.25}
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.5])

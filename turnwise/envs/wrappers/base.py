@@ -35,8 +35,12 @@ class Wrapper(Env):
     """
 
     shared: ClassVar[frozenset[str]] = frozenset({"env"})
+    acting_seat: str | None = None
+    """Whose action `on_step` gets to see, where the environment names seats."""
 
     def __init__(self, env: Env) -> None:
+        if isinstance(env, str | type):
+            raise ValueError(f"{type(self).__name__} wraps an environment, not {env!r}; build it first, as make() does")
         # Not Env.__init__: split and generator belong to the wrapped environment.
         self.env = env
 
@@ -50,11 +54,20 @@ class Wrapper(Env):
 
     def reset(self, seed: int | None = None, task: Any = None) -> Reset | Awaitable[Reset]:
         """Reset the inner environment, then apply `on_reset`."""
-        return then(self.env.reset(seed=seed, task=task), self.on_reset)
+        return then(self.env.reset(seed=seed, task=task), self._after_reset)
 
     def step(self, action: str) -> Step | Awaitable[Step]:
         """Step the inner environment, then apply `on_step`."""
-        return then(self.env.step(action), lambda step: self.on_step(action, step))
+        return then(self.env.step(action), lambda step: self._after_step(action, step))
+
+    def _after_reset(self, reset: Reset) -> Reset:
+        self.acting_seat = reset[1].get("seat")
+        return self.on_reset(reset)
+
+    def _after_step(self, action: str, step: Step) -> Step:
+        changed = self.on_step(action, step)
+        self.acting_seat = step[4].get("seat")
+        return changed
 
     def __getattr__(self, name: str) -> Any:
         # Only for names not found on the wrapper. `env` itself is missing while a copy is being made.

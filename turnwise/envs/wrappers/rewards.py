@@ -39,7 +39,7 @@ class ShapedReward(Wrapper):
 
     def on_step(self, action: str, step: Step) -> Step:
         """Add the bonus."""
-        return _add(step, self.name, self.bonus(action, step))
+        return _add(self, step, self.name, self.bonus(action, step))
 
 
 class PotentialReward(Wrapper):
@@ -82,13 +82,16 @@ class PotentialReward(Wrapper):
         after = 0.0 if step[2] else self.potential(self.env)
         bonus = self.gamma * after - self.before
         self.before = after
-        return _add(step, self.name, bonus)
+        return _add(self, step, self.name, bonus)
 
 
-def _add(step: Step, name: str, bonus: float) -> Step:
+def _add(wrapper: Wrapper, step: Step, name: str, bonus: float) -> Step:
     observation, reward, terminated, truncated, info = step
     parts = info.get("reward_parts") or {"environment": reward}
     shaped: Info = {**info, "reward_parts": {**parts, name: parts.get(name, 0.0) + bonus}}
+    actor, rewards = wrapper.acting_seat or wrapper.seats[0], info.get("rewards", {})
+    if actor in rewards:  # the table of all seats goes before the step's reward
+        shaped["rewards"] = {**rewards, actor: rewards[actor] + bonus}
     return observation, reward + bonus, terminated, truncated, shaped
 
 

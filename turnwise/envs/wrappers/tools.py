@@ -15,8 +15,9 @@ class ToolEnv(Wrapper):
     """Lets the agent call tools: `ToolEnv(env, [calculator])`.
 
     An action that holds a call uses up the turn, and the tool's result is the next observation; any other action goes
-    to the environment. A malformed call gets an explanation and `valid=False`. Formats are tried in order. Tool turns
-    never end an episode by themselves: put a TurnLimit around this.
+    to the environment. A malformed call gets an explanation and `valid=False`. A tool that fails, even by a defect of
+    its own, answers with the error. Formats are tried in order. Tool turns never end an episode by themselves: put a
+    TurnLimit around this.
     """
 
     shared: ClassVar[frozenset[str]] = Wrapper.shared | {"tools", "formats"}
@@ -43,7 +44,6 @@ class ToolEnv(Wrapper):
         self.error_reward = error_reward
         self.result_tag = result_tag
         self.tool_uses = 0
-        self.seat: str | None = None
 
     @property
     def reward_range(self) -> tuple[float, float]:
@@ -56,13 +56,7 @@ class ToolEnv(Wrapper):
         """Present the tools above the first observation."""
         observation, info = reset
         self.tool_uses = 0
-        self.seat = info.get("seat")
         return f"{render_tools(self.tools.values(), self.formats)}\n\n{observation}", info
-
-    def on_step(self, action: str, step: Step) -> Step:
-        """Remember whose turn is next: a tool's result goes to the same seat."""
-        self.seat = step[4].get("seat")
-        return step
 
     def step(self, action: str) -> Step | Awaitable[Step]:
         """Call the tool named in the action, else step the environment."""
@@ -89,12 +83,17 @@ class ToolEnv(Wrapper):
     def _turn(self, result: ToolResult, reward: float, *, valid: bool) -> Step:
         text = neutralise(result.text, (*self.tools, self.result_tag))
         info: Info = {"valid": valid, "tool_ok": result.ok, "reward_parts": {"tool": reward}}
-        if self.seat is not None:
-            info |= {"seat": self.seat, "rewards": {self.seat: reward}}
+        if self.acting_seat is not None:  # the result goes to whoever called
+            info |= {"seat": self.acting_seat, "rewards": {self.acting_seat: reward}}
         return f"<{self.result_tag}>\n{text}\n</{self.result_tag}>", reward, False, False, info
 
 
 def _check(tools: Sequence[Tool], formats: Sequence[Format]) -> None:
+    if isinstance(tools, Tool):
+        raise ValueError(f"tools must be a list; write [{tools.name}]")
+    for tool in tools:
+        if not isinstance(tool, Tool):
+            raise ValueError(f"{tool!r} is no tool; decorate the function with @tool, or pass tool(function)")
     names = [tool.name for tool in tools]
     if len(set(names)) < len(names):
         raise ValueError(f"tool names must differ, but got {', '.join(names)}")
