@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.envs.broken import SoundGame
 from turnwise import __version__
 from turnwise.algorithm import PRESETS
 from turnwise.cli import app, parse_settings
+from turnwise.envs.play import play_in_terminal
 from turnwise.policy.nano import make
 
 COMMAND = [sys.executable, "-c", "from turnwise.cli import app; app()"]
@@ -166,6 +168,19 @@ def test_play_shows_rewards_and_the_end_with_piped_input():
     assert result.returncode == 0
     assert "[reward 0]" in result.stdout
     assert result.stdout.splitlines()[-1].startswith(("Won (terminated), total reward", "Over ("))
+
+
+def test_play_puts_a_bare_line_into_the_box_that_the_game_asks_for():
+    result = turnwise("play", "game/guess-number-easy", "--seed", "4", typed="1\n2\n3\n4\n")
+    assert r"[sent as \boxed{1}]" in result.stdout
+    assert result.stdout.splitlines()[-2:] == ["4 is right!", "Won (terminated), total reward 1."]
+
+
+def test_play_adds_up_the_rewards_of_every_seat():
+    lines, said = iter(["2", "2", "1"]), []
+    play_in_terminal(SoundGame, {}, seed=0, read=lambda prompt: said.append(prompt) or next(lines), write=said.append)
+    assert [text for text in said if text.endswith("> ")] == ["first> ", "second> ", "first> "]
+    assert said[-1] == "Over (terminated), total reward: first 1, second -1."
 
 
 def test_play_ends_cleanly_at_the_end_of_input():

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from turnwise.envs.base import Env
+from turnwise.envs.base import Env, Info
 from turnwise.envs.faults import EpisodeError
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host, Workers
 
 _PATIENCE_SECONDS = 600.0
+_BOX = r"\boxed"
 
 
 def play_in_terminal(
@@ -43,14 +44,33 @@ def _play(
     runner: asyncio.Runner, host: Host, seed: int, read: Callable[[str], str], write: Callable[[str], None]
 ) -> None:
     # Lines are read outside the event loop: inside it, Ctrl-C would not interrupt the waiting.
+    names = runner.run(host.seats(deadline=_PATIENCE_SECONDS))
     observation, info = runner.run(host.reset(seed, None, deadline=_PATIENCE_SECONDS))
-    total, terminated, truncated = 0.0, False, False
+    wants_box, totals, terminated, truncated = _BOX in observation, dict.fromkeys(names, 0.0), False, False
     while not (terminated or truncated):
         write(observation)
-        action = read(f"{info.get('seat', '')}> ")
+        actor = info.get("seat", names[0])
+        line = read(f"{actor if len(names) > 1 else ''}> ")
+        action = _boxed(line, write) if wants_box else line
         observation, reward, terminated, truncated, info = runner.run(host.step(action, deadline=_PATIENCE_SECONDS))
-        total += reward
+        for name, earned in {actor: reward, **info.get("rewards", {})}.items():
+            totals[name] = totals.get(name, 0.0) + earned
         write(f"[reward {reward:g}]")
     write(observation)
-    success = info.get("success", total > 0)
-    write(f"{'Won' if success else 'Over'} ({'terminated' if terminated else 'truncated'}), total reward {total:g}.")
+    write(_result(totals, info, "terminated" if terminated else "truncated"))
+
+
+def _boxed(line: str, write: Callable[[str], None]) -> str:
+    """People forget the box, and many games end at an action without one."""
+    if _BOX in line:
+        return line
+    boxed = rf"{_BOX}{{{line.strip()}}}"
+    write(f"[sent as {boxed}]")
+    return boxed
+
+
+def _result(totals: Mapping[str, float], info: Info, end: str) -> str:
+    if len(totals) > 1:
+        return f"Over ({end}), total reward: {', '.join(f'{name} {total:g}' for name, total in totals.items())}."
+    [total] = totals.values()
+    return f"{'Won' if info.get('success', total > 0) else 'Over'} ({end}), total reward {total:g}."

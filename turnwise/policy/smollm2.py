@@ -43,16 +43,16 @@ def _convert_into(folder: Path, gguf_file: Path) -> None:
     from turnwise.policy.smollm2_gguf import convert  # needs the gguf package
 
     folder.parent.mkdir(parents=True, exist_ok=True)
-    workplace = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
     try:
-        convert(gguf_file, workplace)
-        _let_others_read(workplace)
-        workplace.rename(folder)
+        convert(gguf_file, partial)
+        _let_others_read(partial)
+        partial.rename(folder)
     except OSError:
         if not folder.exists():  # else another process was faster, and its copy is as good
             raise
     finally:
-        shutil.rmtree(workplace, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def _let_others_read(folder: Path) -> None:
