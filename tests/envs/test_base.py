@@ -91,3 +91,12 @@ def test_missing_methods_say_which_class_lacks_them():
     with pytest.raises(NotImplementedError, match=r"Env has no oracle\(\)"):
         env.oracle()
     assert not env.has_oracle()
+
+
+def test_a_forgotten_base_constructor_is_named():
+    class Forgetful(Env):
+        def __init__(self) -> None:
+            self.table = 3
+
+    with pytest.raises(ValueError, match=r"Forgetful has no random generator; call super\(\).__init__\(\)"):
+        Forgetful().reset(seed=0)

@@ -65,6 +65,24 @@ def test_a_missing_package_names_the_extra():
         make("test/missing")
 
 
+@pytest.mark.parametrize("entry_point", [3, None, "my_package.coin", "my package:Coin", "coin:"])
+def test_what_cannot_build_an_environment_is_refused(entry_point):
+    with pytest.raises(ValueError, match="test/coin needs an Env class, a function or 'module:name' to build it"):
+        register("test/coin", entry_point)
+
+
+@pytest.mark.parametrize("env_id", ["", "my coin", " coin", "coin\n"])
+def test_ids_are_one_word(env_id):
+    with pytest.raises(ValueError, match="an environment id is one word"):
+        register(env_id, Room)
+
+
+def test_wrong_arguments_are_answered_with_the_right_ones():
+    register("test/room", Room)
+    with pytest.raises(ValueError, match=r"cannot build test/room: .*'room'; it accepts split, name, rooms"):
+        make("test/room", room=3)
+
+
 def test_specs_are_sorted_complete_and_each_has_a_summary():
     listed = specs()
     assert [spec.id for spec in listed] == sorted(spec.id for spec in listed)

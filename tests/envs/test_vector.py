@@ -112,8 +112,12 @@ def test_wrong_arguments_are_named():
         make_vec(Count, 2, autoreset="never")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one environment"):
         make_vec(Count, 0)
+    with pytest.raises(ValueError, match="a count goes with one environment"):
+        make_vec([Count, Count], 3)
     with make_vec([Count, Count]) as envs:
         envs.reset()
+        with pytest.raises(ValueError, match="an action is a string, but that of environment 1 is 3"):
+            envs.step(["a", 3])  # type: ignore[list-item]
         with pytest.raises(ValueError, match="one action for each of the 2 environments"):
             envs.step(["a"])
         with pytest.raises(ValueError, match="indices go from 0 to 1"):
@@ -126,7 +130,42 @@ def test_closing_leaves_no_thread_behind():
     envs.reset()
     envs.close()
     envs.close()
+    wait_for_threads(before)
+
+
+def wait_for_threads(before):
+    """Until no more threads run than before."""
     deadline = time.perf_counter() + 2
     while set(threading.enumerate()) - before and time.perf_counter() < deadline:
         time.sleep(0.01)
     assert set(threading.enumerate()) - before == set()
+
+
+def test_a_step_of_none_is_five_empty_lists():
+    with make_vec(Count, 2) as envs:
+        assert envs.step({}) == ([], [], [], [], [])
+
+
+def test_closed_environments_refuse_to_go_on():
+    envs = make_vec(Count, 1)
+    envs.reset()
+    envs.close()
+    with pytest.raises(ValueError, match="are closed; make new ones"):
+        envs.step(["a"])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [({"speed": 3}, "'speed'; it accepts split"), ({"split": "dev"}, "cannot build Count: .*unknown split 'dev'")],
+)
+def test_what_cannot_be_built_raises_at_once_and_leaves_no_thread(kwargs, message):
+    before = set(threading.enumerate())
+    with pytest.raises(ValueError, match=message):
+        make_vec(Count, 2, kwargs=kwargs)
+    wait_for_threads(before)
+
+
+def test_the_example_in_the_documentation_makes_two_allowed_moves():
+    with make_vec("game/hanoi-easy", 8) as envs:
+        envs.reset()
+        assert [info["valid"] for info in envs.step({0: r"\boxed{C B}", 5: r"\boxed{B C}"}).infos] == [True, True]

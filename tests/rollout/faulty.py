@@ -165,7 +165,7 @@ class Duel(Env):
         self.turn = 0
         return "white, begin", {"seat": "white"}
 
-    def step(self, action):
+    def step(self, action) -> Any:
         self.turn += 1
         done = self.turn == 3  # white, black, white
         rewards = {"white": 1.0, "black": 0.25} if self.turn != 2 else {"black": 2.0}

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.envs.broken import Sound
-from turnwise.rollout.agents import Agent, ConstantAgent, HumanAgent, OracleAgent, RandomAgent
+from turnwise.rollout.agents import Agent, ConstantAgent, FunctionAgent, HumanAgent, OracleAgent, RandomAgent
 from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.rollout.scheduler import Scheduler
 from turnwise.types import StopReason
@@ -36,6 +36,11 @@ def test_random_tries_at_one_task_differ_from_each_other_but_repeat():
 def test_the_constant_agent_says_one_thing():
     (trajectory,) = play([EpisodeSpec(env=Sound, seed=0)], ConstantAgent(text="pass"))
     assert [(turn.action, turn.valid) for turn in trajectory.turns] == [("pass", False)] * 4
+
+
+def test_a_function_becomes_an_agent():
+    (trajectory,) = play([EpisodeSpec(env=Sound, seed=0)], FunctionAgent(lambda view: f"pass {view.turn}"))
+    assert [turn.action for turn in trajectory.turns] == ["pass 0", "pass 1", "pass 2", "pass 3"]
 
 
 def test_an_oracle_where_there_is_none_ends_the_episode_and_says_so():

@@ -289,6 +289,30 @@ def test_unknown_ids_and_missing_seats_are_the_callers_mistake():
         play([EpisodeSpec(env="no/such")])
     with pytest.raises(ValueError, match="seat 'black' without an agent"):
         play([EpisodeSpec(env=Duel)], {"white": RandomAgent()})
+    with pytest.raises(ValueError, match=r"add agents\['black'\] \('blak' is no seat of it\)"):
+        play([EpisodeSpec(env=Duel)], {"white": RandomAgent(), "blak": RandomAgent()})
+
+
+@pytest.mark.parametrize("env", [Walk, "game/hanoi-easy"])
+def test_arguments_that_no_environment_takes_are_the_callers_mistake(env):
+    with pytest.raises(ValueError, match=r"cannot build .*'lenght'; it accepts .*split"):
+        play([EpisodeSpec(env=env, kwargs={"lenght": 3})])
+
+
+@pytest.mark.parametrize("agents", [[RandomAgent()], RandomAgent, "random", {}, {"agent": RandomAgent}, print])
+def test_what_is_no_agent_is_refused(agents):
+    async def run():
+        async with Scheduler() as scheduler:
+            await scheduler.run([EpisodeSpec(env=Walk)], agents)
+
+    with pytest.raises(ValueError, match=r"agents must be an agent such as RandomAgent\(\)"):
+        asyncio.run(run())
+
+
+@pytest.mark.parametrize("specs", ["game/hanoi-easy", EpisodeSpec(env=Walk), None, ["game/hanoi-easy"]])
+def test_what_are_no_specs_is_refused(specs):
+    with pytest.raises(ValueError, match=r"must be (several|an) EpisodeSpec"):
+        play(specs)
 
 
 @pytest.mark.parametrize("env", [Walk, AsyncWalk, ThreadWalk, ProcessWalk])

@@ -177,6 +177,44 @@ def child_processes():
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
 
 
+def test_releasing_a_worker_never_waits_for_its_end(monkeypatch):
+    def wait(*_):
+        raise AssertionError("waited in the event loop")
+
+    async def run():
+        workers = Workers(execution="process")
+        host = await workers.open(EnvSource(env=Sound), deadline=SECONDS)
+        with pytest.raises(EpisodeError, match="no answer within"):
+            await host.call(sleep_long, deadline=0.1)
+        with monkeypatch.context() as patch:
+            patch.setattr(subprocess.Popen, "wait", wait)
+            host._release(False)
+        workers.close()
+        return workers.killed_processes
+
+    before = set(child_processes())
+    assert asyncio.run(run()) == 1
+    assert set(child_processes()) - before == set()
+
+
+def test_a_process_that_cannot_start_keeps_no_slot(monkeypatch):
+    async def run():
+        workers = Workers(processes=1, execution="process")
+        with monkeypatch.context() as patch:
+            patch.setattr("turnwise.envs.workers.WorkerProcess", no_process)
+            with pytest.raises(EpisodeError, match="cannot start a worker process: OSError: no more processes"):
+                await workers.open(EnvSource(env=Sound), deadline=SECONDS)
+        host = await asyncio.wait_for(workers.open(EnvSource(env=Sound), deadline=SECONDS), SECONDS)
+        await host.close(deadline=SECONDS)
+        workers.close()
+
+    asyncio.run(run())
+
+
+def no_process():
+    raise OSError("no more processes")
+
+
 def test_shared_data_is_loaded_once_however_many_open_at_once():
     async def run():
         Loading.loads, Loading.loaded = 0, False

@@ -68,6 +68,8 @@ class Env:
 
         Without a seed the generator simply goes on. Subclasses call this first and then draw from `self.rng`.
         """
+        if not hasattr(self, "rng"):
+            raise ValueError(f"{type(self).__name__} has no random generator; call super().__init__() in its __init__")
         if seed is not None:
             self.rng = random.Random(f"{self.split}:{seed}")
         return "", {}

@@ -22,7 +22,7 @@ from typing import Any
 
 from turnwise.envs.base import Env
 from turnwise.envs.faults import FAULTS, EpisodeError, describe
-from turnwise.envs.registry import EnvSpec, find, make, register
+from turnwise.envs.registry import EnvSpec, check, check_arguments, find, make, register
 
 _STOP = b""
 _STOP_SECONDS = 1.0
@@ -45,6 +45,13 @@ class EnvSource:
     def spec(self) -> EnvSpec | None:
         """The registration behind an id; raises ValueError for unknown ids."""
         return find(self.env)[0] if isinstance(self.env, str) else None
+
+    def check(self) -> None:
+        """Raise ValueError for an unknown id and for arguments that do not fit; builds nothing."""
+        if isinstance(self.env, str):
+            check(self.env, self.kwargs)
+        else:
+            check_arguments(self.name, self.env, self.kwargs)
 
     def build(self) -> Env:
         """A new instance."""
@@ -103,18 +110,22 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             return None
 
-    def stop(self) -> None:
-        """End the worker: politely, then for good."""
-        with suppress(OSError, subprocess.TimeoutExpired):
+    def ask_to_stop(self) -> None:
+        """Say that nothing more is wanted, without waiting."""
+        with suppress(OSError):
             self._connection.send_bytes(_STOP)
-            self._process.wait(_STOP_SECONDS)
+
+    def stop(self) -> None:
+        """End the worker, politely and then for good, and wait for it."""
+        self.ask_to_stop()
+        self._exit_status()
         self.kill()
+        self._exit_status()
 
     def kill(self) -> None:
-        """End the worker and whatever it started, now. Whoever waits for its answer gets an EpisodeError."""
+        """End the worker and whatever it started, without waiting. Its waiting caller gets an EpisodeError."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._exit_status()
 
 
 def _dump(request: tuple[Any, ...]) -> bytes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -18,6 +20,7 @@ ENTRY_POINT_GROUP = "turnwise.envs"
 
 _BUILT_IN = ("turnwise.envs.games", "turnwise.envs.search", "turnwise.envs.tasks", "turnwise.envs.adapters")
 _FIELD = re.compile(r"\{(\w+)(:int)?\}")
+_ID, _PLACE = re.compile(r"\S+"), re.compile(r"[\w.]+:\w+")
 _INTEGER, _WORD = r"\d+", r"[\w.:+-]+"
 
 
@@ -67,6 +70,10 @@ def register(
 
     Registering a different environment under a taken id is an error.
     """
+    if not _ID.fullmatch(env_id):
+        raise ValueError(f"an environment id is one word such as 'my/coin', got {env_id!r}")
+    if not callable(entry_point) and not _PLACE.fullmatch(str(entry_point)):
+        raise ValueError(f"{env_id} needs an Env class, a function or 'module:name' to build it, got {entry_point!r}")
     spec = EnvSpec(
         id=env_id, entry_point=entry_point, summary=summary, kwargs=kwargs or {}, extra=extra, example=example
     )
@@ -102,13 +109,35 @@ def make(env_id: str, **kwargs: Any) -> Env:
     """Build the environment named `env_id`; keyword arguments override those of its registration."""
     spec, fields = find(env_id)
     try:
-        return _entry(spec)(**{**spec.kwargs, **fields, **kwargs})
+        factory, arguments = _entry(spec), {**spec.kwargs, **fields, **kwargs}
+        check_arguments(env_id, factory, arguments)
+        return factory(**arguments)
     except ModuleNotFoundError as error:
         if spec.extra is None or (error.name or "").startswith("turnwise"):
             raise
         raise ValueError(
             f"{env_id} needs the package {error.name!r}; install it with: pip install 'turnwise[{spec.extra}]'"
         ) from error
+
+
+def check_arguments(name: str, factory: Callable[..., Env], arguments: Mapping[str, Any]) -> None:
+    """Raise ValueError with the accepted names when `factory(**arguments)` cannot be called."""
+    try:
+        signature = inspect.signature(factory)
+    except ValueError:  # some functions written in C have none
+        return
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        accepted = ", ".join(signature.parameters) or "no arguments"
+        raise ValueError(f"cannot build {name}: {error}; it accepts {accepted}") from None
+
+
+def check(env_id: str, kwargs: Mapping[str, Any]) -> None:
+    """Raise ValueError when `make(env_id, **kwargs)` names an unknown id or wrong arguments; builds nothing."""
+    spec, fields = find(env_id)
+    with suppress(ImportError):  # building it says which extra to install
+        check_arguments(env_id, _entry(spec), {**spec.kwargs, **fields, **kwargs})
 
 
 def _entry(spec: EnvSpec) -> Callable[..., Env]:

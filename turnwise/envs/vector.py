@@ -55,9 +55,8 @@ class _Place:
         self.episode += 1
         ended, self.ended = self.ended, None
         try:
-            if self.host is None:
-                self.host = await self.workers.open(self.source, deadline=self.reset_seconds)
-            observation, info = await self.host.reset(self.seed, None, deadline=self.reset_seconds)
+            host = self.host or await self.open()
+            observation, info = await host.reset(self.seed, None, deadline=self.reset_seconds)
         except EpisodeError as error:
             observation, info = self.ended = await self._fail(error)
         if ended is not None:
@@ -85,6 +84,11 @@ class _Place:
             await self.leave()
         return "", {"error": str(error)}
 
+    async def open(self) -> Host:
+        """Build the environment; raises EpisodeError."""
+        self.host = await self.workers.open(self.source, deadline=self.reset_seconds)
+        return self.host
+
     async def leave(self) -> None:
         host, self.host = self.host, None
         if host is not None:
@@ -93,7 +97,7 @@ class _Place:
 
 def make_vec(
     env: str | Callable[..., Env] | Sequence[str | Callable[..., Env]],
-    count: int = 1,
+    count: int | None = None,
     *,
     seed: int = 0,
     kwargs: Mapping[str, Any] | None = None,
@@ -104,7 +108,12 @@ def make_vec(
     execution: Execution | None = None,
 ) -> VectorEnv:
     """Several environments: `make_vec("game/hanoi-easy", 8)` or `make_vec(["game/hanoi-easy", "game/sudoku-easy"])`."""
-    chosen = [env] * count if isinstance(env, str) or callable(env) else list(env)
+    if isinstance(env, str) or callable(env):
+        chosen = [env] * (1 if count is None else count)
+    elif count is None:
+        chosen = list(env)
+    else:
+        raise ValueError("a count goes with one environment; repeat the entries of a list instead: [a, b] * count")
     if not chosen:
         raise ValueError("make_vec needs at least one environment; pass an id and a count, or a list of ids")
     if autoreset not in AUTORESET:
@@ -112,7 +121,7 @@ def make_vec(
     workers = Workers(processes=processes or len(chosen), execution=execution)
     places = [
         _Place(
-            source=_known(EnvSource(env=each, kwargs=kwargs or {})),
+            source=EnvSource(env=each, kwargs=kwargs or {}),
             workers=workers,
             first_seed=seed + index,
             stride=len(chosen),
@@ -125,13 +134,8 @@ def make_vec(
     return VectorEnv(places, workers)
 
 
-def _known(source: EnvSource) -> EnvSource:
-    _ = source.spec  # raises ValueError for unknown ids
-    return source
-
-
 class VectorEnv:
-    """Environments side by side. Any subset can be stepped, and one that fails harms no other.
+    r"""Environments side by side. Any subset can be stepped, and one that fails harms no other.
 
     Environment `i` plays its episode `k` with seed `seed + i + k * count`. With `autoreset="same_step"` an episode that
     ends hands over the next one's first observation, with `"next_step"` the step after it does (its action is ignored);
@@ -140,7 +144,7 @@ class VectorEnv:
 
         with make_vec("game/hanoi-easy", 8) as envs:
             observations, infos = envs.reset()
-            observations, rewards, terminated, truncated, infos = envs.step({0: "A to C", 5: "A to B"})
+            observations, rewards, terminated, truncated, infos = envs.step({0: r"\boxed{C B}", 5: r"\boxed{B C}"})
     """
 
     def __init__(self, places: Sequence[_Place], workers: Workers) -> None:
@@ -149,6 +153,11 @@ class VectorEnv:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="turnwise-vector", daemon=True)
         self._thread.start()
+        try:
+            self._build_one_of_each()
+        except BaseException:
+            self.close()
+            raise
 
     def __len__(self) -> int:
         return len(self._places)
@@ -174,7 +183,8 @@ class VectorEnv:
         """One step of every environment (a list of actions) or of some (`{index: action}`); waits for these alone."""
         self.send(actions)
         chosen = list(actions) if isinstance(actions, Mapping) else range(len(self))
-        return VectorStep(*map(list, zip(*(self._pending.pop(index).result() for index in chosen), strict=True)))
+        steps = [self._pending.pop(index).result() for index in chosen]
+        return VectorStep(*map(list, zip(*steps, strict=True))) if steps else VectorStep([], [], [], [], [])
 
     def send(self, actions: Sequence[str] | Mapping[int, str]) -> None:
         """Start steps without waiting; `recv` collects them."""
@@ -186,6 +196,8 @@ class VectorEnv:
             actions = dict(enumerate(actions))
         for index in self._free(actions):
             self._check_begun(index)
+            if not isinstance(actions[index], str):
+                raise ValueError(f"an action is a string, but that of environment {index} is {actions[index]!r}")
         for index, action in actions.items():
             self._pending[index] = self._submit(self._places[index].step(action))
 
@@ -209,10 +221,21 @@ class VectorEnv:
         self._thread.join()
         self._loop.close()
 
+    def _build_one_of_each(self) -> None:
+        """What cannot be built is the caller's mistake, so it raises now and not at some later reset."""
+        for place in {place.source.env: place for place in reversed(self._places)}.values():
+            place.source.check()
+            try:
+                self._submit(place.open()).result()
+            except EpisodeError as error:
+                raise ValueError(f"cannot build {place.source.name}: {error}") from error
+
     def _submit(self, coroutine: Coroutine[Any, Any, Value]) -> Future[Value]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def _free(self, indices: Iterable[int]) -> list[int]:
+        if self._loop.is_closed():
+            raise ValueError("these environments are closed; make new ones with make_vec")
         chosen = list(indices)
         for index in chosen:
             if not 0 <= index < len(self):

@@ -191,6 +191,7 @@ class Workers:
         self._places: dict[Any, Execution] = {}
         self._probes: dict[Any, asyncio.Lock] = {}
         self._idle: list[WorkerProcess] = []
+        self._dying: list[WorkerProcess] = []
         self._closed = False
         # An episode keeps its worker while its agent thinks, hence more workers than cores.
         self._slots = asyncio.Semaphore(processes or 4 * (os.cpu_count() or 1))
@@ -209,7 +210,11 @@ class Workers:
     async def _host(self, execution: Execution) -> Host:
         if execution == "process":
             await self._slots.acquire()
-            process = self._take_process()
+            try:
+                process = self._take_process()
+            except OSError as error:  # no memory, no process or no file left; perhaps the next episode has more luck
+                self._slots.release()
+                raise EpisodeError(f"cannot start a worker process: {describe(error)}") from error
             return Host(process, lane=Lane(), release=partial(self._release_process, process))
         lane = Lane() if execution == "thread" else None
         return Host(LocalPlace(), lane=lane, release=self._release_thread)
@@ -228,11 +233,12 @@ class Workers:
         self._slots.release()
         if answered and process.alive:
             self._idle.append(process)
-            if self._closed:
-                self.close()
         else:
             process.kill()
             self.killed_processes += 1
+            self._dying = [*(each for each in self._dying if each.alive), process]  # asking collects the dead
+        if self._closed:
+            self.close()
 
     async def _find_place(self, source: EnvSource, deadline: float) -> Execution:
         """Where the environment wants to run: its first instance is built alone, in a thread, and asked.
@@ -262,10 +268,14 @@ class Workers:
         return execution
 
     def close(self) -> None:
-        """End the worker processes: the idle ones now, the others when their episode gives them back."""
+        """End the worker processes and wait for them: the idle now, the others when their episode gives them back."""
         self._closed = True
-        while self._idle:
-            self._idle.pop().stop()
+        ending = list[WorkerProcess]()
+        while waiting := self._idle or self._dying:  # one by one: the event loop may be adding to them meanwhile
+            ending.append(waiting.pop())
+            ending[-1].ask_to_stop()  # all are asked before the first is waited for, so that their ends overlap
+        for process in ending:
+            process.stop()
 
 
 def _is_process_class(source: EnvSource) -> bool:

@@ -87,9 +87,9 @@ class ConstantAgent(Agent):
         return Action(text=self.text)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FunctionAgent(Agent):
-    """A function as an agent: `FunctionAgent(function=lambda view: view.observation.upper())`; it may be async."""
+    """A function as an agent: `FunctionAgent(lambda view: view.observation.upper())`; it may be async."""
 
     function: Callable[[View], str | Action | Awaitable[str | Action]]
 

@@ -144,7 +144,12 @@ class Episode:
         for name in names:
             agent = self._agents if isinstance(self._agents, Agent) else self._agents.get(name)
             if agent is None:
-                raise ValueError(f"{self._spec.source.name} has a seat {name!r} without an agent; add agents[{name!r}]")
+                assert not isinstance(self._agents, Agent)
+                others = ", ".join(repr(other) for other in self._agents if other not in names)
+                hint = f" ({others} is no seat of it)" if others else ""
+                raise ValueError(
+                    f"{self._spec.source.name} has a seat {name!r} without an agent; add agents[{name!r}]{hint}"
+                )
             self._seats[name] = _Seat(agent=agent, rng=random.Random(f"{self._seed}:{self._spec.id}:{name}"))
 
     async def _play(self, host: Host) -> None:

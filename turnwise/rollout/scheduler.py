@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 from turnwise.envs.faults import Culprit, is_cancellation
+from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Execution, Workers
 from turnwise.rollout.agents import Agent
 from turnwise.rollout.episode import Episode, EpisodeSpec, Limits
@@ -80,13 +81,14 @@ class Scheduler:
             raise ValueError(f"concurrency must be at least 1, got {concurrency}")
         self.stats = RolloutStats()
         self._concurrency, self._limits, self._seed = concurrency, limits or Limits(), seed
+        self._checked = set[tuple[Any, ...]]()
         self._workers = Workers(processes=processes, execution=execution)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.close()
+        await asyncio.to_thread(self.close)  # it waits for the processes to end
 
     def close(self) -> None:
         """End the worker processes."""
@@ -116,6 +118,7 @@ class Scheduler:
         return [(spec, trajectories) for _, spec, trajectories in sorted(finished, key=lambda episode: episode[0])]
 
     async def _episodes(self, specs: Specs, agents: Agents) -> AsyncIterator[_Finished]:
+        _check_agents(agents)
         source, finished = _Numbered(specs), asyncio.Queue[_Finished | BaseException | None](self._concurrency)
         players = [asyncio.create_task(self._play(source, agents, finished)) for _ in range(self._concurrency)]
         try:
@@ -141,9 +144,16 @@ class Scheduler:
             await finished.put(error)
         await finished.put(None)
 
+    async def _check(self, source: EnvSource) -> None:
+        """Unknown ids and arguments are the caller's mistake, not an episode's: they raise here."""
+        known = (source.env, *sorted(source.kwargs))
+        if known not in self._checked:
+            await asyncio.to_thread(source.check)  # it may import a package
+            self._checked.add(known)
+
     async def _play_one(self, spec: EpisodeSpec, agents: Agents) -> list[Trajectory]:
         source = spec.source
-        _ = source.spec  # an unknown id is the caller's mistake, not an episode's: it raises here
+        await self._check(source)
         episode = Episode(spec, agents, self._limits, seed=self._seed)
         trajectories = await episode.play(partial(self._workers.open, source, deadline=self._limits.reset_seconds))
         self.stats.record(source.name, episode, trajectories)
@@ -152,10 +162,23 @@ class Scheduler:
         return trajectories
 
 
+def _check_agents(agents: Any) -> None:
+    table = agents if isinstance(agents, Mapping) else {"": agents}
+    wrong = [agent for agent in table.values() if not isinstance(agent, Agent)]
+    if wrong or not table:
+        got = wrong[0] if wrong else agents
+        raise ValueError(
+            f"agents must be an agent such as RandomAgent(), or one by seat name such as {{'white': RandomAgent()}}, "
+            f"got {got!r}; FunctionAgent(function) makes an agent of a function"
+        )
+
+
 class _Numbered:
     """Specs and their positions, handed to whichever player asks next."""
 
     def __init__(self, specs: Specs) -> None:
+        if isinstance(specs, str | EpisodeSpec) or not isinstance(specs, Iterable | AsyncIterable):
+            raise ValueError(f"specs must be several EpisodeSpecs, such as [EpisodeSpec(env=...)], got {specs!r}")
         self._specs = aiter(specs) if isinstance(specs, AsyncIterable) else iter(specs)
         self._turn = asyncio.Lock()
         self._position = 0
@@ -170,6 +193,8 @@ class _Numbered:
                 spec = await anext(self._specs) if isinstance(self._specs, AsyncIterator) else next(self._specs)
             except StopIteration:
                 raise StopAsyncIteration from None
+            if not isinstance(spec, EpisodeSpec):
+                raise ValueError(f"every spec must be an EpisodeSpec, such as EpisodeSpec(env={spec!r}), got {spec!r}")
             if spec.id in self._given:
                 raise ValueError(
                     f"two specs are named {spec.id!r}; use tries(spec, count) for tries at one task, or set `group`"
