@@ -161,7 +161,15 @@ MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     ({"advantage": {"kind": "gae", "gama": 1}}, r"advantage\.gae: unknown option 'gama'; did you mean 'gamma'\?"),
     ({"advantage": {"kind": "gae", "gamma": 1.5}}, r"advantage\.gae\.gamma: .*less than or equal to 1, got 1\.5"),
     ({"advantage": "gae", "epochs": 0}, "epochs: .*greater than or equal to 1"),
-    ({"advantage": "gae", "ratios": "turn"}, "unknown axis 'ratios'"),
+    ({"advantage": "gae", "epochs": True}, "epochs: .*valid integer"),
+    ({"advantage": "gae", "sampling": {"kind": "plain", "tries": True}}, r"sampling\.plain\.tries: .*valid integer"),
+    ({"advantage": "gae", "ratios": "turn"}, r"unknown axis 'ratios'; did you mean 'ratio'\?"),
+    ({"advantage": "gae", "surrogate.high": 0.3}, r"unknown axis 'surrogate.high'; write surrogate: \{high: \.\.\.\}"),
+    ({"advantage": "gae", "critic": "none"}, r"critic is a mapping; write critic: \{level: none\}"),
+    ({"advantage": "gae", "critic": None}, r"critic is a mapping; write critic: \{level: none\}"),
+    ({"advantage": "gae", "scale": None}, "scale is a kind, .*write scale: none"),
+    ({"advantage": "gae", "regularizers": "kl"}, r"regularizers is a list; write regularizers: \[kl\]"),
+    ({"advantage": "gae", "reward": None}, r"reward is a list; write reward: \[\]"),
     ({"advantage": "no.such.module:part"}, "advantage: cannot load 'no.such.module:part'"),
     ({"advantage": "no.such.module:part"}, "no.such.module is not importable from here; set PYTHONPATH"),
     ({"advantage": "./mine.py:part"}, r"without a path or \.py"),
@@ -247,6 +255,28 @@ def test_broken_yaml_is_a_readable_error() -> None:
         load("{preset: [")
     with pytest.raises(ValueError, match="mapping of axes"):
         load("- ppo")
+
+
+def test_a_key_given_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'epochs' is given twice \(again in line 3\)"):
+        load("preset: ppo\nepochs: 1\nepochs: 4\n")
+    with pytest.raises(ValueError, match="'high' is given twice"):
+        load("preset: ppo\nsurrogate: {high: 0.2, high: 0.3}\n")
+
+
+def test_the_name_of_a_file_is_taken_as_the_file_and_named_in_errors(tmp_path: Path) -> None:
+    file = tmp_path / "row.yml"
+    file.write_text("preset: ppo\nepochs: 3\n")
+    assert load(str(file)).epochs == 3
+    for broken, message in (("epoch: 3", "unknown axis 'epoch'; did you mean 'epochs'"), ("{preset: [", "valid YAML")):
+        file.write_text(broken)
+        with pytest.raises(ValueError, match=rf"row\.yml: .*{message}"):
+            load(file)
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"row\.yml: this is not a text file"):
+        load(file)
+    with pytest.raises(ValueError, match=r"nowhere\.yaml: there is no such file"):
+        load("nowhere.yaml")
 
 
 def test_a_row_says_what_it_needs() -> None:

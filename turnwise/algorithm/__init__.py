@@ -3,8 +3,8 @@
 from turnwise.algorithm.explain import explain
 from turnwise.algorithm.objective import Loss, apply_filters, compute_credit, compute_loss, make_scale
 from turnwise.algorithm.parts import AXES, Part
-from turnwise.algorithm.presets import PRESETS, find_algorithm, preset
-from turnwise.algorithm.row import Algorithm, Critic, load
+from turnwise.algorithm.presets import PRESETS, find_algorithm, load, preset
+from turnwise.algorithm.row import Algorithm, Critic
 from turnwise.algorithm.rules import resolve
 from turnwise.ops.credit import Credit
 

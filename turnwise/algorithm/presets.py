@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.algorithm.row import Algorithm, load
+from turnwise.algorithm.recipes import file_of, parse, read_text
+from turnwise.algorithm.row import Algorithm
 
 Row = Mapping[str, Any]
 
@@ -181,6 +182,17 @@ def preset(name: str) -> Algorithm:
         raise ValueError(f"unknown algorithm {name!r}; {hint}There are {', '.join(PRESETS)}.")
     _, row = PRESETS[name]
     return Algorithm.of({"name": name, **row})
+
+
+def load(recipe: str | Path) -> Algorithm:
+    """An algorithm from YAML, given as text or as a file. `preset: NAME` starts from a preset."""
+    file = file_of(recipe)
+    try:
+        choices = parse(str(recipe) if file is None else read_text(file))
+        name = choices.pop("preset", None)
+        return Algorithm.of(choices) if name is None else preset(str(name)).override(choices)
+    except ValueError as error:
+        raise ValueError(f"{error}" if file is None else f"{file}: {error}") from None
 
 
 def find_algorithm(name: str) -> Algorithm:

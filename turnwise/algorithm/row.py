@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
@@ -13,6 +13,7 @@ from turnwise.algorithm.parts import AXES, Part, complete
 
 NONE = Part(kind="none")
 GROUP_ADVANTAGES = frozenset({"group-mean", "leave-one-out", "anchor-state"})
+_LISTS = frozenset({"filters", "reward", "regularizers"})
 REFERENCE_USERS = frozenset({"kl", "token-kl"})
 
 
@@ -25,7 +26,7 @@ class Critic(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     level: Literal["none", "token", "turn"] = "none"
     loss: Part = Part(kind="mse")
-    warmup: int = Field(default=0, ge=0)
+    warmup: int = Field(default=0, ge=0, strict=True)
     """Optimiser steps in which only the critic learns."""
 
     @field_validator("loss")
@@ -51,9 +52,9 @@ class Algorithm(BaseModel):
     weights: Part = Part(kind="token-mean")
     regularizers: tuple[Part, ...] = ()
     critic: Critic = Critic()
-    epochs: int = Field(default=1, ge=1)
-    minibatches: int = Field(default=1, ge=1)
-    max_lag: int = Field(default=0, ge=0)
+    epochs: int = Field(default=1, ge=1, strict=True)
+    minibatches: int = Field(default=1, ge=1, strict=True)
+    max_lag: int = Field(default=0, ge=0, strict=True)
     """How many versions behind the learner a sampled turn may be; 0 is synchronous."""
 
     @field_validator(
@@ -71,9 +72,10 @@ class Algorithm(BaseModel):
     @classmethod
     def of(cls, choices: Mapping[str, Any]) -> Self:
         """Build a row from plain data; a mistake becomes one ValueError that names the axis and the fix."""
-        unknown = [key for key in choices if key not in cls.model_fields]
-        if unknown:
-            raise ValueError(f"unknown axis {unknown[0]!r}; the axes are {', '.join(cls.model_fields)}")
+        for axis, choice in choices.items():
+            if axis not in cls.model_fields:
+                raise ValueError(_unknown_axis(axis, list(cls.model_fields)))
+            _check_shape(axis, choice)
         try:
             return cls.model_validate(dict(choices))
         except ValidationError as error:
@@ -115,20 +117,26 @@ class Algorithm(BaseModel):
         return self.scale.options.get("estimator") == "logit"
 
 
-def load(recipe: str | Path) -> Algorithm:
-    """An algorithm from YAML, given as text or as a file. `preset: NAME` starts from a preset."""
-    from turnwise.algorithm.presets import preset
+def _unknown_axis(axis: str, axes: list[str]) -> str:
+    head, _, option = axis.partition(".")
+    if option and head in axes:
+        return f"unknown axis {axis!r}; write {head}: {{{option}: ...}}"
+    close = difflib.get_close_matches(axis, axes, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"unknown axis {axis!r}; {hint}The axes are {', '.join(axes)}."
 
-    text = recipe.read_text() if isinstance(recipe, Path) else recipe
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"the recipe is not valid YAML: {error}") from None
-    if not isinstance(data, dict):
-        raise ValueError("an algorithm is a mapping of axes to choices, such as {preset: st-ppo, epochs: 4}")
-    choices: dict[str, Any] = {str(key): value for key, value in data.items()}  # pyright: ignore
-    name = choices.pop("preset", None)
-    return Algorithm.of(choices) if name is None else preset(str(name)).override(choices)
+
+def _check_shape(axis: str, choice: Any) -> None:
+    """Refuse a choice of the wrong shape with the way to write it."""
+    nothing = choice is None or choice == "none"
+    if axis == "critic" and not isinstance(choice, (Mapping, Critic)):
+        raise ValueError(f"critic is a mapping; write critic: {{level: {'none' if nothing else choice}}}")
+    if axis in _LISTS and not isinstance(choice, (list, tuple)):
+        one = "{kind: ...}" if isinstance(choice, Mapping) else choice
+        raise ValueError(f"{axis} is a list; write {axis}: [{'' if nothing else one}]")
+    if axis in AXES.keys() - _LISTS and not isinstance(choice, (str, Mapping, Part)):
+        kind = "none" if nothing and "none" in AXES[axis] else next(iter(AXES[axis]))
+        raise ValueError(f"{axis} is a kind, or a mapping with one; write {axis}: {kind}")
 
 
 def _merge(present: Any, change: Any) -> Any:
