@@ -104,8 +104,8 @@ def test_of_two_conversions_at_once_one_stays_and_both_succeed(monkeypatch, tmp_
     monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path))
     folder = tmp_path / "smollm2-135m-1"
 
-    def convert(gguf_file, workplace):
-        (workplace / "config.json").write_text("mine")
+    def convert(gguf_file, partial):
+        (partial / "config.json").write_text("mine")
         folder.mkdir()
         (folder / "config.json").write_text("theirs")
 

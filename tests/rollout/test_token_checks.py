@@ -1,6 +1,7 @@
 """Bugs injected into real episodes of a small model: each must be caught, with trajectory, turn and likely cause."""
 
 import asyncio
+import copy
 import re
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from turnwise.rollout.packing import pack
 from turnwise.rollout.policy_agent import PolicyAgent
 from turnwise.rollout.scheduler import Scheduler
 from turnwise.rollout.token_checks import check_batch, check_ledger, check_logprob_gap, verify
-from turnwise.types import Scores
+from turnwise.types import Scores, StopReason, Trajectory, Turn
 
 TOKENIZER = chat_tokenizer("chatml")
 MODEL = tiny_llama(len(TOKENIZER))
@@ -158,6 +159,28 @@ def test_another_temperature_is_caught_and_estimated(sampler, trainer):
     assert float(found[1]) == pytest.approx(sampler / trainer, rel=0.15)
     with pytest.raises(ValueError, match="Likely cause: another temperature"):
         check_logprob_gap(broken, replace(scores, entropy_T=None))
+
+
+@pytest.mark.parametrize("length", [1, 9])
+def test_too_few_tokens_or_equal_ones_are_no_evidence_of_another_temperature(groups, length):
+    trajectory = groups[0].trajectories[3]
+    turn = trajectory.turns[0]
+    short = replace(turn, sampled_ids=turn.sampled_ids[:length], logprobs=[-1.0] * length)
+    batch = pack([replace(groups[0], trajectories=[replace(trajectory, turns=[short], final_ids=())])])
+    with pytest.raises(ValueError, match="Likely cause: stale weights"):
+        check_logprob_gap(batch, Scores(logprob_T=torch.full(batch.ids_T.shape, -2.0)))
+
+
+def test_a_turn_that_the_tokenizers_own_end_token_ended_is_not_respelt():
+    tokenizer = copy.deepcopy(TOKENIZER)
+    tokenizer.eos_token = "<|endoftext|>"
+    renderer = Renderer(tokenizer)
+    assert renderer.end_id != tokenizer.eos_token_id
+    prompt = renderer.open().observe("Where?")
+    sampled = [*renderer.encode("the city"), tokenizer.eos_token_id]
+    turn = Turn(prompt_ids=prompt.ids, sampled_ids=sampled, observation="Where?", action="the city")
+    trajectory = Trajectory(id="t", turns=[turn], stop=StopReason.DONE, terminated=True)
+    assert check_ledger(trajectory, renderer).respelt == 0
 
 
 def updated(model, size):

@@ -44,13 +44,13 @@ def _play(
     runner: asyncio.Runner, host: Host, seed: int, read: Callable[[str], str], write: Callable[[str], None]
 ) -> None:
     # Lines are read outside the event loop: inside it, Ctrl-C would not interrupt the waiting.
-    names = runner.run(host.seats(deadline=_PATIENCE_SECONDS))
+    first, *others = runner.run(host.seats(deadline=_PATIENCE_SECONDS))
     observation, info = runner.run(host.reset(seed, None, deadline=_PATIENCE_SECONDS))
-    wants_box, totals, terminated, truncated = _BOX in observation, dict.fromkeys(names, 0.0), False, False
+    wants_box, totals, terminated, truncated = _BOX in observation, dict.fromkeys([first, *others], 0.0), False, False
     while not (terminated or truncated):
         write(observation)
-        actor = info.get("seat", names[0])
-        line = read(f"{actor if len(names) > 1 else ''}> ")
+        actor = info.get("seat", first)
+        line = read(f"{actor if others else ''}> ")
         action = _boxed(line, write) if wants_box else line
         observation, reward, terminated, truncated, info = runner.run(host.step(action, deadline=_PATIENCE_SECONDS))
         for name, earned in {actor: reward, **info.get("rewards", {})}.items():

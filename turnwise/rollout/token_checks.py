@@ -68,7 +68,9 @@ def check_ledger(trajectory: Trajectory, renderer: Renderer) -> Ledger:
         if spoken != turn.action:
             raise ValueError(f"{where}: the sampled ids spell {spoken!r}, but the action is {turn.action!r}")
         restarts += prompt.restarts
-        respelt += renderer.encode(renderer.shield(spoken)) != list(conversation.turns[-1])
+        ended = bool(turn.sampled_ids) and turn.sampled_ids[-1] in renderer.stop_ids
+        said = turn.sampled_ids[:-1] if ended else turn.sampled_ids
+        respelt += renderer.encode(renderer.shield(spoken)) != list(said)
     if trajectory.final_ids:
         final = conversation.observe(trajectory.final_observation)
         _require_equal(f"trajectory {trajectory.id!r}, after the last turn: prompt", trajectory.final_ids, final.ids)
@@ -161,6 +163,7 @@ class _Compared:
 
 
 _SHIFT_FITS = 0.25  # a shift is the cause when it leaves at most this share of the gap
+_FEWEST_TOKENS = 8  # with fewer, any line fits
 _SLOPE_EXPLAINS, _RELATED = 0.6, 0.8  # a temperature is, when it explains this share and the two still go together
 
 
@@ -222,6 +225,8 @@ def _not_sampled(compared: _Compared, tolerance: float) -> str | None:
 def _other_temperature(compared: _Compared, tolerance: float) -> str | None:
     """To first order log p changes by Δ(1/temperature) · (log p + entropy): see whether that explains the gaps."""
     bad_T = _bad(compared, tolerance)
+    if int(bad_T.sum()) < _FEWEST_TOKENS:
+        return None
     mu, logprob = compared.mu_T[bad_T], compared.logprob_T[bad_T]
     difference, surprise = mu - logprob, logprob
     if compared.entropy_T is None:  # then let one entropy stand for all
@@ -230,7 +235,8 @@ def _other_temperature(compared: _Compared, tolerance: float) -> str | None:
         surprise = surprise + compared.entropy_T[bad_T]
     slope = float((difference * surprise).sum() / surprise.square().sum().clamp_min(1e-12))
     left = float((difference - slope * surprise).square().sum() / difference.square().sum().clamp_min(1e-12))
-    if 1 - left < _SLOPE_EXPLAINS or float(torch.corrcoef(torch.stack([mu, logprob]))[0, 1]) < _RELATED:
+    related = float(torch.corrcoef(torch.stack([mu, logprob]))[0, 1])
+    if not (1 - left >= _SLOPE_EXPLAINS and related >= _RELATED):  # also when equal values make it not a number
         return None
     colder = "lower" if slope > 0 else "higher"
     return (
