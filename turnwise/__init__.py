@@ -11,7 +11,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "turnwise.types": ("Group", "Message", "StopReason", "TokenBatch", "Trajectory", "Turn"),
-    "turnwise.envs": ("Env", "make", "register"),
+    "turnwise.envs": ("Env", "check_env", "make", "make_vec", "register"),
+    "turnwise.rollout": ("EpisodeSpec", "Limits", "Scheduler", "pack"),
+    "turnwise.algorithm": ("preset",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME_OF)  # pyright: ignore[reportUnsupportedDunderAll]

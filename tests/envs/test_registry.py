@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+import turnwise.envs
+import turnwise.rollout
 from turnwise.envs import Env, EnvSpec, find, make, register, registry, specs
 
 
@@ -108,7 +110,17 @@ def test_installed_packages_register_through_their_entry_point(tmp_path):
     assert result.stdout == "('heads?', {})\n"
 
 
+def test_the_first_names_of_every_package_load_on_use():
+    for package in (turnwise, turnwise.envs, turnwise.rollout):
+        assert [name for name in package.__all__ if getattr(package, name, None) is None] == []
+        with pytest.raises(AttributeError, match="has no attribute 'nothing_of_ours'"):
+            _ = package.nothing_of_ours
+
+
 def test_listing_all_environments_imports_neither_torch_nor_numpy():
-    program = "import sys; from turnwise.envs import specs; specs(); print({'torch', 'numpy'} & set(sys.modules))"
+    program = (
+        "import sys, turnwise.rollout; from turnwise.envs import specs; specs(); "
+        "print({'torch', 'numpy'} & set(sys.modules))"
+    )
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert output == "set()\n"
