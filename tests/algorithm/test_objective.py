@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -114,6 +115,8 @@ def test_tables_of_micro_batches_add_up() -> None:
     for mine, expected in zip(total.rows(), whole.rows(), strict=True):
         assert mine == pytest.approx(expected, rel=1e-9, abs=1e-12)
     assert total.totals() == pytest.approx(whole.totals(), rel=1e-9, abs=1e-12)
+    norms = [reading["turn/clip_bias"] for reading in whole.rows()]  # norms, not shares: their squares add up
+    assert math.hypot(*norms) == pytest.approx(whole.totals()["loss/clip_bias"]) > 0
 
 
 def test_the_clip_bias_of_micro_batches_adds_up_under_every_estimator() -> None:

@@ -37,7 +37,7 @@ TURN_METRICS = {
     "turn/advantage_mean": "mean advantage",
     "turn/advantage_std": "spread of the advantage",
     "turn/value_error": "root mean squared error of the critic against its target",
-    "turn/clip_bias": "share of this turn index in the norm of the clipping bias",
+    "turn/clip_bias": "norm of this turn index's part of the clipping bias",
 }
 """One column per metric in `turns.jsonl`; the same names with `loss/` are the totals over all turns."""
 

@@ -30,7 +30,9 @@ def full_vocabulary_kl(
 ) -> Tensor:
     """Exact KL between the two next-token distributions.
 
-    to-reference: Σ_v π_v (log π_v − log π_ref,v);    from-reference: Σ_v π_ref,v (log π_ref,v − log π_v)
+        to-reference: Σ_v π_v (log π_v − log π_ref,v);    from-reference: Σ_v π_ref,v (log π_ref,v − log π_v)
+
+    For `Scores.reference_kl_T` of a policy with all its logits at hand; one with a large vocabulary works in chunks.
     """
     log_p, log_q = logits_TV.log_softmax(-1), reference_logits_TV.log_softmax(-1)
     if direction == "from-reference":
@@ -54,7 +56,7 @@ def kl(
     if estimator == "full":
         if scores.reference_kl_T is None:
             raise ValueError(
-                "regularizers.kl: estimator 'full' needs Scores.reference_kl_T; use k3, or let the learner"
+                "regularizers.kl: estimator 'full' needs Scores.reference_kl_T; let the learner compute it, or use k3"
             )
         return coef * scores.reference_kl_T
     if batch.ref_T is None:
@@ -74,13 +76,13 @@ def entropy(batch: TokenBatch, scores: Scores, *, coef: NonNegative = 0.001) -> 
 
 
 def token_entropy(logits_TV: Tensor) -> Tensor:
-    """H = − Σ_v π_v log π_v."""
+    """H = − Σ_v π_v log π_v, for `Scores.entropy_T` of a policy with all its logits at hand."""
     log_p = logits_TV.log_softmax(-1)
     return -(log_p.exp() * log_p).sum(-1)
 
 
 def collision(logits_TV: Tensor) -> Tensor:
-    """Σ_v π_v², the probability that two draws agree."""
+    """Σ_v π_v², the probability that two draws agree: `Scores.collision_T` of a policy with its logits at hand."""
     return torch.softmax(logits_TV, -1).square().sum(-1)
 
 
