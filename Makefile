@@ -11,11 +11,12 @@ WORKERS ?= 2
 .PHONY: train test lint bench clean
 
 train: $(READY)
-	@echo "The trainer is not built yet. What works today: core, environments, policies and engine. Try:"
+	$(BIN)/python examples/loop_in_one_file.py
+	@echo
+	@echo "The full trainer (checkpoints, guard, resume, run folders) is not built yet. Try next:"
+	@echo "  $(BIN)/python examples/loop_in_one_file.py --algorithm ppo"
 	@echo "  $(BIN)/turnwise explain st-ppo"
 	@echo "  $(BIN)/turnwise envs"
-	@echo "  $(BIN)/turnwise check-env search/geo-2hop"
-	@echo "  $(BIN)/turnwise play game/guess-number-easy"
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)

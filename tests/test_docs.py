@@ -1,6 +1,8 @@
 """The documentation says what the code does."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from turnwise.ops.diagnostics import TURN_METRICS
@@ -18,3 +20,13 @@ def test_the_python_examples_of_the_readme_run() -> None:
     assert blocks
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+
+
+def test_the_loop_in_one_file_runs_and_stays_small() -> None:
+    file = ROOT / "examples/loop_in_one_file.py"
+    assert len(file.read_text().splitlines()) < 250
+    command = [sys.executable, str(file), "--steps", "2", "--episodes", "32", "--held-out", "16"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\nstep ") == 2
+    assert "after:  held-out success" in done.stdout
