@@ -1,7 +1,7 @@
 """CUDA kernels of the decode path, in Triton. They round where transformers rounds, so that log-probs agree."""
 
 # Triton is there where CUDA is, and its launch syntax is its own.
-# pyright: reportMissingImports=false, reportCallIssue=false, reportArgumentType=false
+# pyright: reportMissingImports=false, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
 
 from __future__ import annotations
 

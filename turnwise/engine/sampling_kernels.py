@@ -1,7 +1,7 @@
 """Sampling on CUDA, in Triton: from logits to the next input without a detour over the host."""
 
 # Triton is there where CUDA is, and its launch syntax is its own.
-# pyright: reportMissingImports=false, reportCallIssue=false, reportArgumentType=false
+# pyright: reportMissingImports=false, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
 
 from __future__ import annotations
 

@@ -19,6 +19,12 @@ SPLITS = ("train", "validation", "test")
 ONE_SEAT = ("agent",)
 
 
+def won(info: Info, reward: float) -> bool:
+    """Whether an episode reached its goal: what its last info says (of any seat, if it says it by seat), else reward."""
+    said = info.get("success", reward > 0)
+    return any(said.values()) if isinstance(said, Mapping) else bool(said)
+
+
 class Env:
     """Base class of all environments. A subclass overrides `reset` and `step`, either of which may be `async`.
 

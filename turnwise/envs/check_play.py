@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from turnwise.envs.base import Env, Info
+from turnwise.envs.base import Env, Info, won
 from turnwise.envs.faults import EpisodeError
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host, Workers
@@ -59,7 +59,7 @@ class Transcript:
     @property
     def success(self) -> bool:
         """What the environment said at the end, else whether any reward was earned."""
-        return bool(self.moments) and bool(self.moments[-1].info.get("success", self.reward > 0))
+        return bool(self.moments) and won(self.moments[-1].info, self.reward)
 
     def difference(self, other: Transcript) -> str | None:
         """Where `other` departs from this one, in words; None when it does not."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from turnwise.envs.base import Env, Info
+from turnwise.envs.base import Env, Info, won
 from turnwise.envs.faults import EpisodeError
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host, Workers
@@ -73,4 +73,4 @@ def _result(totals: Mapping[str, float], info: Info, end: str) -> str:
     if len(totals) > 1:
         return f"Over ({end}), total reward: {', '.join(f'{name} {total:g}' for name, total in totals.items())}."
     [total] = totals.values()
-    return f"{'Won' if info.get('success', total > 0) else 'Over'} ({end}), total reward {total:g}."
+    return f"{'Won' if won(info, total) else 'Over'} ({end}), total reward {total:g}."

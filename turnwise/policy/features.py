@@ -144,17 +144,19 @@ class FeaturePolicy(nn.Module):
         if self.value is None:
             raise ValueError("this policy has no value network; make it with value=True")
         value_T = self.value(_stream(batch, FEATURES)).squeeze(1)
-        if batch.bootstrap_S is not None:
+        waiting_S = batch.waiting_S
+        if batch.bootstrap_S is not None and not bool(waiting_S.any()):
             return batch.with_(value_T=value_T)
         last_S = rows_at_end(batch)
-        missing_S = batch.truncated_S & (last_S >= 0) & batch.sampled_T[last_S]
+        missing_S = waiting_S & (last_S >= 0) & batch.sampled_T[last_S]
         if bool(missing_S.any()):
             raise ValueError(
                 f"{batch.place(int(last_S[missing_S][0]))} is the last of a cut trajectory, whose next observation is "
                 "missing; give it one final id and put the observation's features there"
             )
-        bootstrap_S = torch.where(batch.truncated_S & (last_S >= 0), value_T[last_S], 0)
-        return batch.with_(value_T=value_T, bootstrap_S=bootstrap_S)
+        known_S = torch.zeros_like(value_T[last_S]) if batch.bootstrap_S is None else batch.bootstrap_S
+        new_S = torch.where(last_S >= 0, value_T[last_S], 0).to(known_S)
+        return batch.with_(value_T=value_T, bootstrap_S=torch.where(waiting_S, new_S, known_S))
 
     def _choice(self, features_N: Tensor, temperature: float) -> _OneOf | _Vector:
         if temperature <= 0:
