@@ -20,7 +20,7 @@ ONE_SEAT = ("agent",)
 
 
 def won(info: Info, reward: float) -> bool:
-    """Whether an episode reached its goal: what its last info says (of any seat, if it says it by seat), else reward."""
+    """Whether an episode reached its goal: what its last info says (of any seat, if by seat), else its reward."""
     said = info.get("success", reward > 0)
     return any(said.values()) if isinstance(said, Mapping) else bool(said)
 
