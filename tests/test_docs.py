@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from turnwise.ops.diagnostics import TURN_METRICS
 
 ROOT = Path(__file__).parent.parent
@@ -15,11 +17,12 @@ def test_the_metrics_page_lists_exactly_the_metrics_there_are() -> None:
     assert dict(rows) == dict(TURN_METRICS)
 
 
-def test_the_python_examples_of_the_readme_run() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
+def test_the_python_examples_run(page: str) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     assert blocks
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+        exec(compile(block, page, "exec"), {"__name__": "example"})
 
 
 def test_the_loop_in_one_file_runs_and_stays_small() -> None:
