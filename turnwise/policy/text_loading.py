@@ -26,6 +26,8 @@ def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device
     """A causal language model and its tokenizer: `nano`, `smollm2-135m`, a local folder or a name of the hub."""
     if dtype not in PRECISIONS:
         raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(PRECISIONS)}")
+    if isinstance(name, Path) and not name.is_dir():
+        raise ValueError(f"there is no folder {str(name)!r}; give a model's folder, or a name as a string")
     name = resolve_model(str(name))
     _require_causal(name)
     try:
@@ -94,18 +96,16 @@ def check_packing(model: PreTrainedModel) -> None:
         )
 
 
-def _require_causal(name: str | Path) -> None:
-    if isinstance(name, Path) and not name.is_dir():
-        raise ValueError(f"there is no folder {str(name)!r}; give a model's folder, or a name as a string")
+def _require_causal(name: str) -> None:
     try:
-        config = AutoConfig.from_pretrained(str(name))
+        config = AutoConfig.from_pretrained(name)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{str(name)!r} is neither a folder with a transformers model nor a model that could be fetched: {error}"
+            f"{name!r} is neither a folder with a transformers model nor a model that could be fetched: {error}"
         ) from error
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ValueError(
-            f"{str(name)!r} is a {config.model_type} model, not a causal language model; "
+            f"{name!r} is a {config.model_type} model, not a causal language model; "
             "use one that predicts the next token, such as a Llama or Qwen"
         )
 
