@@ -34,7 +34,7 @@ class Objective:
     @classmethod
     def of(cls, batch: TokenBatch, logprob_T: Tensor, level: str) -> "Objective":
         ratio_T = RATIO[level](batch, logprob_T)
-        terms = ppo_clip(Ratios(weight_T=ratio_T, clip_T=ratio_T), logprob_T, known(batch.advantage_T))
+        terms = ppo_clip(Ratios(weight_T=ratio_T, against_old=lambda: ratio_T), logprob_T, known(batch.advantage_T))
         return cls(terms=terms, ratio_T=ratio_T, weight_T=sequence_mean(batch, Counts.of(batch)))
 
     @property

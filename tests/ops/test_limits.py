@@ -22,7 +22,7 @@ def tries(*turns: tuple[int, float]) -> Case:
 
 
 def same_ratio(ratio_T: Tensor) -> Ratios:
-    return Ratios(weight_T=ratio_T, clip_T=ratio_T)
+    return Ratios(weight_T=ratio_T, against_old=lambda: ratio_T)
 
 
 def test_rloo_of_two_has_the_on_policy_gradient_of_p3o():

@@ -21,7 +21,7 @@ ADVANTAGE = torch.tensor([2.0, -2.0, 2.0, -2.0, -1.0, 1.0], dtype=torch.float64)
 
 def both(ratio: Tensor, clip: Tensor | None = None) -> Ratios:
     """The same ratio for the weight and for the decision, unless one is given."""
-    return Ratios(weight_T=ratio, clip_T=ratio if clip is None else clip)
+    return Ratios(weight_T=ratio, against_old=lambda: ratio if clip is None else clip)
 
 
 def test_ppo_clip_by_hand():

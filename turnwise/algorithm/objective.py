@@ -151,11 +151,14 @@ def _zero_elsewhere(batch: TokenBatch, stream: Tensor) -> Tensor:
 
 def _surrogate(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> tuple[Tensor, Terms]:
     ratio_T: Tensor = _call("ratio", row.ratio, batch, logprob_T)
-    clip_T = ratio_T
-    if row.surrogate.kind == "mask" and row.ratio.options["against"] != "old":
+
+    def against_old() -> Tensor:
+        if row.ratio.options.get("against", "old") == "old":
+            return ratio_T
         decision = row.ratio.model_copy(update={"options": {**row.ratio.options, "against": "old"}})
-        clip_T = _call("ratio", decision, batch, logprob_T)
-    ratios = Ratios(weight_T=ratio_T, clip_T=clip_T)
+        return _call("ratio", decision, batch, logprob_T)
+
+    ratios = Ratios(weight_T=ratio_T, against_old=against_old)
     return ratio_T, _call("surrogate", row.surrogate, ratios, logprob_T, batch.advantage_T)
 
 

@@ -1,5 +1,6 @@
 """Surrogate objectives per token, to be maximised. Each also says what it would have been without its clip."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +11,10 @@ from turnwise.ops.parameters import AtLeastOne, LowerClip, Positive
 
 @dataclass(frozen=True, kw_only=True)
 class Ratios:
-    """The ratio that weighs a term, and the one that decides about clipping in decoupled rules (against `old`)."""
+    """The ratio that weighs a term; and, for decoupled rules that ask for it, the one against the old policy."""
 
     weight_T: Tensor
-    clip_T: Tensor
+    against_old: Callable[[], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def decoupled_mask(
     log π only.
     """
     weight_T = ratios.weight_T.detach().clamp_max(cap) * advantage_T
-    clipped_T = _outside(ratios.clip_T, advantage_T, low, high)
+    clipped_T = _outside(ratios.against_old(), advantage_T, low, high)
     unclipped_T = weight_T * logprob_T
     return Terms(objective_T=torch.where(clipped_T, 0, unclipped_T), unclipped_T=unclipped_T, clipped_T=clipped_T)
 
