@@ -2,14 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
 from bisect import bisect_left
 from itertools import combinations
 from typing import Any
 
 import pytest
 
+from tests.envs.search.two_processes import run_twice
 from turnwise.envs import make
 from turnwise.envs.base import SPLITS
 from turnwise.envs.search.env import SearchEnv
@@ -278,18 +277,9 @@ assert "torch" not in sys.modules
 
 
 def test_two_processes_play_the_same_episodes_without_torch() -> None:
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", _EPISODES],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"},
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert runs[0] == runs[1]
-    assert len(json.loads(runs[0])) == 120
+    first, second = run_twice(_EPISODES)
+    assert first == second
+    assert len(json.loads(first)) == 120
 
 
 def test_names_become_plain_ascii() -> None:

@@ -2,8 +2,6 @@
 
 import math
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -13,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.envs.search.two_processes import run_twice
 from turnwise.envs.search.dense import Dense, hashed_ngrams
 from turnwise.envs.search.retriever import BM25, Document, Retriever, build_once
 
@@ -161,18 +160,9 @@ for retriever in (BM25(documents), Dense(documents, hashed_ngrams)):
 
 
 def test_two_processes_rank_alike() -> None:
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", _RANKINGS],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1"},
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert runs[0] == runs[1]
-    assert runs[0].count("[") == 8
+    first, second = run_twice(_RANKINGS)
+    assert first == second
+    assert first.count("[") == 8
 
 
 def test_threads_that_ask_together_share_one_build() -> None:
