@@ -1,0 +1,193 @@
+"""What a run is told: one typed recipe. `docs/recipes.md` lists every key; a run's `config.yaml` is one of these in full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from turnwise.algorithm import Algorithm
+
+Mode = Literal["off", "warn", "act"]
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+class Settings(BaseModel):
+    """Base of all sections: frozen, and a key that does not exist is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class LoraChoice(Settings):
+    """Train a small adapter instead of the whole model."""
+
+    rank: int = Field(default=8, ge=1)
+    alpha: float = Field(default=16, gt=0)
+
+
+class ModelChoice(Settings):
+    """Which model, and how it is held. In YAML `model: nano` is short for `model: {name: nano}`."""
+
+    name: str = "nano"
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    lora: LoraChoice | None = None
+    checkpointing: bool = False
+    """Recompute layers in the backward pass: less memory, a third more work."""
+    compile: bool = False
+    """Fuse what is memory-bound in each layer; it pays on CUDA."""
+    template: str | None = None
+    """Chat template, when the tokenizer has none of its own."""
+    system: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class EnvChoice(Settings):
+    """Where the agent acts. In YAML `env: search/geo-2hop` is short for `env: {id: search/geo-2hop}`."""
+
+    id: str = "search/geo-2hop"
+    """One of `turnwise envs`, or module:Class."""
+    kwargs: dict[str, Any] = {}
+    """Arguments of the environment."""
+    held_out: dict[str, Any] = {"split": "validation"}
+    """Arguments that evaluation changes, so that it plays tasks which are in no training step."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"id": value} if isinstance(value, str) else value
+
+
+class Rollout(Settings):
+    """How episodes are played."""
+
+    episodes: int = Field(default=128, ge=1)
+    """Episodes of one step; must hold whole groups."""
+    max_turns: int = Field(default=8, ge=1)
+    max_tokens: int = Field(default=256, ge=1)
+    """Tokens that one turn may have."""
+    temperature: float = Field(default=1.0, gt=0)
+    concurrency: int = Field(default=256, ge=1)
+    step_seconds: float = Field(default=60.0, gt=0)
+    """A step of the environment that takes longer ends its episode."""
+    engine_gib: float = Field(default=0.5, gt=0)
+    """Memory for the engine's keys and values."""
+    lockstep: bool | None = None
+    """Let the engine wait for every episode, so that equal seeds give equal bits whatever the timing. By default where
+    that costs nothing: synchronous runs in environments that answer inline."""
+
+
+class Train(Settings):
+    """How the policy learns."""
+
+    steps: int = Field(default=100, ge=1)
+    learning_rate: float = Field(default=1e-5, gt=0)
+    critic_learning_rate: float = Field(default=1e-4, gt=0)
+    warmup: int = Field(default=0, ge=0)
+    """Steps over which the learning rate rises to its value."""
+    schedule: Schedule = "constant"
+    """What the learning rate does after the warm-up; linear and cosine end at a tenth of it."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = Field(default=0.0, ge=0)
+    grad_clip: float = Field(default=1.0, gt=0)
+    micro_tokens: int = Field(default=16384, ge=1)
+    """Tokens of one forward pass; a minibatch with more accumulates gradients. It changes memory, never the result."""
+    critic: Literal["separate", "shared"] = "separate"
+    """A value model of its own, or a head on the policy's trunk."""
+    reference_every: int | None = Field(default=None, ge=1)
+    """Steps after which the reference becomes the policy as it then is; None: it stays the first policy."""
+
+
+class Sft(Settings):
+    """Imitation before reinforcement: from the environment's expert, or from a file of chats."""
+
+    chats: str | None = None
+    """A JSONL file: {"messages": [{"role": ..., "content": ...}, ...]} in each line. None: the expert plays."""
+    demonstrations: int = Field(default=512, ge=1)
+    """Episodes of the expert (or chats of the file, at most)."""
+    epochs: int = Field(default=2, ge=1)
+    batch: int = Field(default=32, ge=1)
+    """Demonstrations of one optimiser step."""
+    learning_rate: float = Field(default=1e-4, gt=0)
+    warmup: int = Field(default=5, ge=0)
+    schedule: Schedule = "cosine"
+
+
+class Evaluate(Settings):
+    """How held-out tasks are played."""
+
+    every: int = Field(default=0, ge=0)
+    """Steps between evaluations; 0: only before the first step and after the last."""
+    episodes: int = Field(default=256, ge=0)
+    """Held-out tasks; 0 switches evaluation off."""
+    tries: int = Field(default=1, ge=1)
+    """Tries at each task: pass@k for k up to this."""
+    temperature: float = Field(default=1.0, ge=0)
+    """0 is greedy."""
+
+
+class GuardChoice(Settings):
+    """What watches a run. In YAML `guard: act` is short for acting on every signal."""
+
+    mode: Mode = "warn"
+    signals: dict[str, Mode] = {"non-finite": "act"}
+    """Modes of single signals; those not named follow `mode`."""
+    patience: int = Field(default=3, ge=1)
+    """Healthy steps after which a checkpoint counts as good."""
+    shrink: float = Field(default=0.2, gt=0, lt=1)
+    """What the learning rate is multiplied by when a state is restored."""
+    restores: int = Field(default=3, ge=0)
+    """How many times a run may be restored before it is stopped."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        # YAML reads a bare off as False.
+        mode = {False: "off", True: "warn"}.get(value, value) if isinstance(value, bool | str) else None
+        return value if mode is None else {"mode": mode, "signals": {}}
+
+
+class Checkpoint(Settings):
+    """What is kept on disk."""
+
+    every: int = Field(default=10, ge=1)
+    keep: int = Field(default=2, ge=1)
+    """Newest checkpoints that are kept, besides the best one."""
+
+
+class Log(Settings):
+    """Where numbers go besides the run folder."""
+
+    rollouts: int = Field(default=1, ge=0)
+    """Every how many steps the trajectories themselves are written; 0: never. Replay needs every step."""
+    tensorboard: bool = False
+    wandb: str | None = None
+    """Project of Weights & Biases."""
+
+
+class Recipe(Settings):
+    """Everything that decides a run: equal recipes with equal seeds give equal runs."""
+
+    name: str = "run"
+    seed: int = 0
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1."""
+    model: ModelChoice = ModelChoice()
+    env: EnvChoice = EnvChoice()
+    algorithm: Algorithm
+    rollout: Rollout = Rollout()
+    train: Train = Train()
+    sft: Sft | None = None
+    eval: Evaluate = Evaluate()
+    guard: GuardChoice = GuardChoice()
+    checkpoint: Checkpoint = Checkpoint()
+    log: Log = Log()
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _row(cls, value: Any) -> Any:
+        return Algorithm.of(value) if isinstance(value, Mapping) else value
