@@ -1,1 +1,1 @@
-"""The trainer: play, pack, score, credit, step, publish, guard, record; and everything that makes a run safe to leave."""
+"""The trainer: play, pack, score, credit, step, publish, guard, record; and what makes a run safe to leave."""

@@ -1,4 +1,4 @@
-"""What a run is told: one typed recipe. `docs/recipes.md` lists every key; a run's `config.yaml` is one of these in full."""
+"""What a run is told: one typed recipe, of which every run keeps its own in full (`config.yaml`)."""
 
 from __future__ import annotations
 
