@@ -1,0 +1,45 @@
+"""The `turnwise` command. Commands import what they need when they run, so `turnwise envs` never waits for torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from turnwise import __version__
+from turnwise.cli import catalog
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"turnwise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Stable reinforcement learning for multi-turn language-model agents."""
+    if (here := str(Path.cwd())) not in sys.path:  # as `python -m` does: the user's own modules can be named
+        sys.path.insert(0, here)
+
+
+COMMANDS = {
+    "envs": catalog.envs,
+    "check-env": catalog.check_env_command,
+    "play": catalog.play,
+    "algorithms": catalog.algorithms,
+    "explain": catalog.explain_command,
+    "make-nano": catalog.make_nano_command,
+}
+"""Every command, in the order in which `turnwise --help` shows them."""
+
+for name, command in COMMANDS.items():
+    app.command(name)(command)

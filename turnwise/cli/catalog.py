@@ -1,0 +1,107 @@
+"""Commands about what there is: environments, algorithms, the shipped model."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Column, Table
+from rich.text import Text
+
+from turnwise.cli.common import VERDICT_COLOURS, console, find_env, one_message, parse_settings
+
+EnvName = Annotated[
+    str, typer.Argument(metavar="ID", help="One of `turnwise envs`, or module:Class for an environment of your own.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Arguments of the environment: split=test hops=2")
+]
+
+
+def envs(
+    pattern: Annotated[str, typer.Argument(help="Show only ids and summaries that contain this text.")] = "",
+) -> None:
+    """List the environments there are."""
+    from turnwise.envs.registry import specs
+
+    table = Table(Column("id", no_wrap=True), "what it is", "extra", box=None, pad_edge=False)
+    for spec in specs():
+        if pattern.lower() in f"{spec.id} {spec.summary}".lower():
+            table.add_row(spec.id, spec.summary, spec.extra or "")
+    if not table.row_count:
+        typer.echo(f"no environment matches {pattern!r}", err=True)
+        raise typer.Exit(1)
+    console().print(table)
+
+
+def check_env_command(
+    env: EnvName,
+    settings: Settings = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 5,
+    deadline: Annotated[float, typer.Option(min=0.01, help="Seconds that one reset or step may take.")] = 10.0,
+) -> None:
+    """Examine an environment; exit code 1 when it has defects."""
+    from turnwise.envs.check import check_env
+
+    with one_message():
+        report = check_env(find_env(env), kwargs=parse_settings(settings), seeds=seeds, deadline=deadline)
+    table = Table("check", "verdict", "finding", box=None, pad_edge=False)
+    for finding in report.findings:
+        table.add_row(finding.check, Text(finding.verdict, VERDICT_COLOURS[finding.verdict]), Text(finding.text))
+    console().print(table)
+    console().print(Text(report.conclusion))
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def play(
+    env: EnvName,
+    settings: Settings = None,
+    seed: Annotated[int, typer.Option(help="Which episode to play.")] = 0,
+) -> None:
+    """Play an environment in the terminal, one line per turn. Ctrl-D ends the game."""
+    from turnwise.envs.play import play_in_terminal
+
+    with one_message():
+        play_in_terminal(find_env(env), parse_settings(settings), seed=seed)
+
+
+def algorithms() -> None:
+    """List the algorithms there are."""
+    from turnwise.algorithm import PRESETS
+
+    table = Table("name", "what it is", box=None, pad_edge=False)
+    for name, (summary, _) in PRESETS.items():
+        table.add_row(name, Text(summary))
+    console().print(table)
+
+
+def explain_command(
+    algorithm: Annotated[str, typer.Argument(help="A preset, or a YAML file with a row of your own.")],
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="[AXIS=VALUE]...", help="ratio=token surrogate.high=0.28 epochs=4")
+    ] = None,
+) -> None:
+    """Print an algorithm as the equation that its row composes to."""
+    from turnwise.algorithm import explain, find_algorithm
+
+    with one_message():
+        typer.echo(explain(find_algorithm(algorithm).override(parse_settings(changes))), nl=False)
+
+
+def make_nano_command(
+    output: Annotated[Path, typer.Option(help="Folder for data, tokenizer and model.")],
+    seed: Annotated[int, typer.Option(help="Equal seeds make equal models.")] = 0,
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1.")] = "cpu",
+    minutes: Annotated[float, typer.Option(min=0.0, help="Time for training; the schedule shrinks to fit.")] = math.inf,
+    stage: Annotated[list[str] | None, typer.Option(help="Only this stage; repeatable: data, train, evaluate.")] = None,
+) -> None:
+    """Make the nano model anew: a tiny model that can already search."""
+    from turnwise.policy.nano import make, train
+
+    with one_message():
+        if unknown := set(stage or ()) - set(make.STAGES):
+            raise ValueError(f"unknown stage {min(unknown)!r}; choose from {', '.join(make.STAGES)}")
+        settings, stages = train.Settings(minutes=minutes), tuple(stage or make.STAGES)
+        make.make_nano(output, seed=seed, device=device, settings=settings, stages=stages)

@@ -1,0 +1,96 @@
+"""What the commands share: reading settings, naming environments, one message for a mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import typer
+import yaml
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from turnwise.envs.base import Env
+
+VERDICT_COLOURS = {"pass": "green", "note": "yellow", "defect": "bold red"}
+"""How the verdict of a check looks, whatever was checked."""
+
+
+@contextmanager
+def one_message() -> Iterator[None]:
+    """A mistake of the user ends the command with one line on stderr and exit code 2."""
+    try:
+        yield
+    except ValueError as error:
+        typer.echo(f"turnwise: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+def parse_settings(settings: list[str] | None) -> dict[str, Any]:
+    """`["hops=2", "sampling.size=4", "sampling=group"]` as arguments: values are YAML, dots nest, in any order."""
+    parsed: dict[str, Any] = {}
+    for setting in settings or []:
+        key, nested = _parse_setting(setting)
+        for name in reversed(key.split(".")):
+            nested = {name: nested}
+        parsed = _merge(parsed, nested)
+    return parsed
+
+
+def _parse_setting(setting: str) -> tuple[str, Any]:
+    key, equals, value = setting.partition("=")
+    if not equals or not all(name.isidentifier() for name in key.split(".")):
+        raise ValueError(f"cannot read {setting!r}; write arguments as key=value")
+    try:
+        return key, json.loads(value)  # first, because YAML takes 1e-5 for text
+    except json.JSONDecodeError:
+        pass
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError:
+        return key, value
+
+
+def _merge(first: Any, second: Any) -> Any:
+    """Both settings of one key; beside options a bare value is the `kind`: `group` and `{size: 4}` go together."""
+    if not isinstance(first, dict) and not isinstance(second, dict):
+        return second
+    merged = _as_options(first)
+    for key, value in _as_options(second).items():
+        merged[key] = _merge(merged[key], value) if key in merged else value
+    return merged
+
+
+def _as_options(value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, dict) else {"kind": value}  # pyright: ignore[reportUnknownArgumentType]
+
+
+def find_env(name: str) -> str | Callable[..., Env]:
+    """A registered id as it is, `module:Class` as the class; ValueError when it is neither."""
+    from turnwise.envs.registry import find
+
+    try:
+        find(name)
+        return name
+    except ValueError as error:
+        module, colon, attribute = name.partition(":")
+        if not colon:
+            raise ValueError(f"{error} An environment of your own is named module:Class") from error
+    try:
+        env: Callable[..., Env] = getattr(import_module(module), attribute)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ValueError(f"cannot import {name}: {error}; run this in the folder that holds the module") from error
+    if not callable(env):
+        raise ValueError(f"{name} is {env!r}; name a class of environments, or a function that makes one")
+    return env
+
+
+def console() -> Console:
+    """Standard output, as wide as the terminal."""
+    # Into a file or a pipe a row stays on its line, unless the user says how wide lines may be.
+    return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
