@@ -1,0 +1,119 @@
+import numpy as np
+import pytest
+from statsmodels.stats.proportion import proportion_confint
+
+from tests.evaluate.episodes import episode, tasks
+from turnwise.algorithm import preset
+from turnwise.evaluate.evaluation import evaluate, play_specs, summarize
+from turnwise.rollout.episode import EpisodeSpec
+from turnwise.train.config import Recipe
+from turnwise.types import Group, StopReason
+
+RECIPE = {"algorithm": preset("ppo"), "env": {"id": "game/guess-number", "kwargs": {"high": 10, "split": "train"}}}
+
+
+def test_one_try_at_each_task_gets_the_usual_wilson_interval():
+    metrics = summarize(tasks([1.0], [1.0], [0.0], [1.0]))
+    low, high = proportion_confint(3, 4, method="wilson")
+    assert metrics["eval/success"] == metrics["eval/pass@1"] == 0.75
+    assert (metrics["eval/success_low"], metrics["eval/success_high"]) == pytest.approx((low, high), abs=1e-12)
+
+
+def test_an_agent_that_never_fails_is_not_certain_to_succeed():
+    metrics = summarize(tasks(*[[1.0]] * 20))
+    assert metrics["eval/success_high"] == pytest.approx(1.0)
+    assert metrics["eval/success_low"] == pytest.approx(proportion_confint(20, 20, method="wilson")[0])
+
+
+def test_episodes_that_failed_count_as_faults_and_in_no_rate():
+    broken = [episode(5.0, turns=4, valid=0, stop=stop) for stop in (StopReason.ENV_ERROR, StopReason.TIMEOUT)]
+    groups = [Group(id="a", trajectories=[episode(1.0, turns=2), broken[0]]), Group(id="b", trajectories=[broken[1]])]
+    metrics = summarize([*groups, *tasks([0.0])], tries=2)
+    assert metrics["eval/episodes"] == 4
+    assert metrics["eval/faults"] == 0.5
+    assert metrics["eval/success"] == 0.5
+    assert metrics["eval/reward"] == 0.5
+    assert metrics["eval/turns"] == 1.5
+    assert metrics["eval/tokens"] == 4.5
+    assert metrics["eval/valid"] == 1.0
+    assert "eval/pass@2" not in metrics  # no task kept two sound tries
+
+
+def test_cut_episodes_count_as_the_agents_own_failures():
+    groups = [Group(id="a", trajectories=[episode(0.0, stop=StopReason.MAX_TURNS), episode(1.0)])]
+    assert summarize(groups, tries=2)["eval/success"] == 0.5
+
+
+def test_valid_is_the_share_of_turns():
+    group = Group(id="a", trajectories=[episode(1.0, turns=3, valid=1), episode(1.0, turns=1)])
+    assert summarize([group], tries=2)["eval/valid"] == 0.5
+
+
+def test_pass_at_k_by_hand():
+    metrics = summarize(tasks([1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0] * 4), tries=4)
+    assert metrics["eval/pass@1"] == pytest.approx((1 / 4 + 2 / 4 + 0) / 3)
+    assert metrics["eval/pass@2"] == pytest.approx((1 / 2 + 5 / 6 + 0) / 3)
+    assert metrics["eval/pass@4"] == pytest.approx(2 / 3)
+    assert {name for name in summarize(tasks([1.0] * 6), tries=6) if "pass" in name} == {
+        "eval/pass@1",
+        "eval/pass@2",
+        "eval/pass@4",
+        "eval/pass@6",
+    }
+
+
+def test_tries_that_end_alike_are_no_more_evidence_than_one():
+    alike = summarize(tasks(*([1.0] * 8 if task % 2 else [0.0] * 8 for task in range(20))), tries=8)
+    low, high = proportion_confint(10, 20, method="wilson")
+    assert (alike["eval/success_low"], alike["eval/success_high"]) == pytest.approx((low, high))
+
+
+def test_interval_over_tasks_covers_the_truth_where_one_over_episodes_does_not():
+    generator, truth, covered, naive = np.random.default_rng(0), 0.7, 0, 0
+    for _ in range(400):
+        rates = generator.beta(0.7, 0.3, size=40)  # tasks are mostly either easy or hopeless
+        tries = (generator.random((40, 8)) < rates[:, None]).astype(float)
+        metrics = summarize(tasks(*tries.tolist()), tries=8)
+        covered += metrics["eval/success_low"] <= truth <= metrics["eval/success_high"]
+        low, high = proportion_confint(tries.sum(), tries.size, method="wilson")
+        naive += low <= truth <= high
+    assert 0.92 <= covered / 400 <= 0.98
+    assert naive / 400 < 0.75
+
+
+def test_no_sound_episode_leaves_only_the_count_of_faults():
+    groups = [Group(id="a", trajectories=[episode(0.0, stop=StopReason.TIMEOUT)])]
+    assert summarize(groups) == {"eval/episodes": 1.0, "eval/faults": 1.0}
+    assert summarize([]) == {"eval/episodes": 0.0}
+
+
+def test_one_task_has_a_reward_but_no_interval_of_it():
+    metrics = summarize(tasks([1.0]))
+    assert metrics["eval/reward"] == 1.0
+    assert "eval/reward_low" not in metrics
+
+
+def test_specs_are_held_out_tasks_that_never_change():
+    recipe = Recipe.model_validate({**RECIPE, "eval": {"episodes": 3, "tries": 2}})
+    specs = play_specs(recipe)
+    assert specs == play_specs(recipe)
+    assert [(spec.seed, spec.index) for spec in specs] == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0), (2, 1)]
+    assert all(spec.kwargs == {"high": 10, "split": "validation"} for spec in specs)
+    assert len({spec.id for spec in specs}) == 6
+    assert len({spec.group_id for spec in specs}) == 3
+
+
+class _Scripted:
+    """Plays by rule: odd seeds succeed."""
+
+    def play(self, specs: list[EpisodeSpec], temperature: float | None = None) -> list[Group]:
+        self.temperature = temperature
+        return [Group(id=spec.group_id, trajectories=[episode(float(spec.seed % 2))]) for spec in specs]
+
+
+def test_evaluate_plays_at_the_evaluations_temperature():
+    player = _Scripted()
+    metrics = evaluate(player, Recipe.model_validate({**RECIPE, "eval": {"episodes": 5, "temperature": 0.3}}))
+    assert player.temperature == 0.3
+    assert metrics["eval/success"] == 0.4
+    assert evaluate(player, Recipe.model_validate({**RECIPE, "eval": {"episodes": 0}})) == {}

@@ -1,0 +1,102 @@
+"""How an agent does on held-out tasks: which episodes are played, and what they say with what certainty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from turnwise.evaluate.statistics import mean_interval, pass_at_k, wilson_interval
+from turnwise.rollout.episode import EpisodeSpec, tries
+from turnwise.train.config import Recipe
+from turnwise.types import Group, Trajectory
+
+
+class Plays(Protocol):
+    """Whoever can play episodes with the present policy."""
+
+    def play(self, specs: list[EpisodeSpec], temperature: float | None = None) -> list[Group]:
+        """The trajectories of all specs, by task."""
+        ...
+
+
+def play_specs(recipe: Recipe) -> list[EpisodeSpec]:
+    """The held-out episodes of a recipe: the same at every evaluation, so that differences are the policy's own."""
+    kwargs = {**recipe.env.kwargs, **recipe.env.held_out}
+    tasks = [EpisodeSpec(env=recipe.env.id, kwargs=kwargs, seed=seed) for seed in range(recipe.eval.episodes)]
+    return [spec for task in tasks for spec in tries(task, recipe.eval.tries)]
+
+
+def evaluate(player: Plays, recipe: Recipe) -> dict[str, float]:
+    """Play the held-out episodes and summarize them; nothing when the recipe has none."""
+    specs = play_specs(recipe)
+    return summarize(player.play(specs, temperature=recipe.eval.temperature), tries=recipe.eval.tries) if specs else {}
+
+
+def summarize(groups: Sequence[Group], *, tries: int = 1) -> dict[str, float]:
+    """What the episodes of an evaluation amount to, as `eval/…` metrics; those without data are left out.
+
+    Episodes that failed for reasons of the environment are in `eval/faults` (their share) and in no other rate. Every
+    task weighs the same, and the 95% intervals are over tasks: tries at one task are not independent.
+    """
+    played = [trajectory for group in groups for trajectory in group.trajectories]
+    tasks = [sound for group in groups if (sound := [one for one in group.trajectories if not one.stop.is_failure])]
+    sound = [trajectory for task in tasks for trajectory in task]
+    metrics = {"eval/episodes": float(len(played))}
+    if played:
+        metrics["eval/faults"] = 1 - len(sound) / len(played)
+    if sound:
+        metrics |= _outcomes(tasks) | _conduct(sound) | _pass_at(tasks, tries)
+    return metrics
+
+
+def _outcomes(tasks: list[list[Trajectory]]) -> dict[str, float]:
+    success = _task_means(tasks, lambda trajectory: trajectory.success)
+    reward = _task_means(tasks, lambda trajectory: trajectory.reward)
+    rate, episodes = float(success.mean()), sum(len(task) for task in tasks)
+    low, high = wilson_interval(rate, _effective_episodes(success, episodes))
+    metrics = {"eval/success": rate, "eval/success_low": low, "eval/success_high": high}
+    metrics["eval/reward"] = float(reward.mean())
+    if len(reward) > 1:
+        metrics["eval/reward_low"], metrics["eval/reward_high"] = mean_interval(reward)
+    return metrics
+
+
+def _task_means(tasks: list[list[Trajectory]], measure: Callable[[Trajectory], float]) -> np.ndarray:
+    return np.array([np.mean([measure(trajectory) for trajectory in task]) for task in tasks])
+
+
+def _effective_episodes(success: np.ndarray, episodes: int) -> float:
+    """How many independent episodes would know the success rate as well as these tasks do: p (1 - p) / Var(mean).
+
+    With one try at each task that is their number, and the Wilson interval of it is the usual one. With more it lies
+    between the number of tasks (all tries at a task end alike) and that of episodes (tries differ as tasks do).
+    """
+    rate, variance = success.mean(), success.var() / len(success)
+    if variance == 0:  # nothing was seen to vary, which is no evidence that nothing does
+        return float(len(success))
+    return float(np.clip(rate * (1 - rate) / variance, len(success), episodes))
+
+
+def _conduct(sound: list[Trajectory]) -> dict[str, float]:
+    turns = [turn for trajectory in sound for turn in trajectory.turns]
+    metrics = {
+        "eval/turns": len(turns) / len(sound),
+        "eval/tokens": sum(len(turn.sampled_ids) for turn in turns) / len(sound),
+    }
+    if turns:
+        metrics["eval/valid"] = sum(turn.valid for turn in turns) / len(turns)
+    return metrics
+
+
+def _pass_at(tasks: list[list[Trajectory]], tries: int) -> dict[str, float]:
+    """Pass@k for k = 1, 2, 4 … and `tries`, over the tasks that kept k sound tries."""
+    metrics: dict[str, float] = {}
+    for k in sorted({*(2**power for power in range(tries.bit_length())), tries}):
+        rates = [
+            pass_at_k(len(task), sum(trajectory.success for trajectory in task), k) for task in tasks if len(task) >= k
+        ]
+        if rates:
+            metrics[f"eval/pass@{k}"] = float(np.mean(rates))
+    return metrics
