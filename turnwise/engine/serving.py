@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from turnwise.engine.contract import Completion, SamplingParams
@@ -15,6 +18,23 @@ from turnwise.engine.torch_engine import TorchEngine
 
 Value = TypeVar("Value")
 _STOPPED = "the engine has stopped"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Posted:
+    """Something for the thread to do that leads to an answer."""
+
+    answer: Future[Any]
+    work: Callable[[], None]
+    close: str = ""
+    """The session to be forgotten, if that is what is to be done."""
+    generate: str = ""
+    """The session to be continued, if that is what is to be done."""
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """Sessions are closed before others are continued, each by name."""
+        return self.generate, self.close
 
 
 class EngineServer:
@@ -31,8 +51,13 @@ class EngineServer:
 
     def __init__(self, engine: TorchEngine) -> None:
         self._engine = engine
-        self._inbox: queue.SimpleQueue[tuple[Future[Any], Callable[[], None]] | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[_Posted | None] = queue.SimpleQueue()
         self._unanswered: set[Future[Any]] = set()
+        self._expected: int | None = None
+        self._held: list[_Posted] = []
+        self._generating = 0
+        self.busy_seconds = 0.0
+        """Time spent running the model."""
         self._door = threading.Lock()
         self._open = True
         self._thread = threading.Thread(target=self._drive, name="turnwise-engine", daemon=True)
@@ -47,7 +72,8 @@ class EngineServer:
     async def generate(self, session: str, new_ids: Sequence[int], params: SamplingParams) -> Completion:
         """Append tokens to a session and sample its continuation. Cancelling the call closes the session."""
         answer: Future[Completion] = Future()
-        self._post(answer, lambda: self._engine.submit(session, new_ids, params, answer.set_result))
+        submit = partial(self._submit, session, new_ids, params, answer)
+        self._post(_Posted(answer=answer, work=submit, generate=session))
         try:
             return await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
@@ -63,7 +89,16 @@ class EngineServer:
         answer: Future[None] = Future()
         with self._door:
             if self._open:
-                self._inbox.put((answer, lambda: answer.set_result(self._engine.close(session))))
+                forget = lambda: answer.set_result(self._engine.close(session))  # noqa: E731
+                self._inbox.put(_Posted(answer=answer, work=forget, close=session))
+
+    def expect(self, requests: int | None) -> None:
+        """Lock-step: sample only while this many requests wait for tokens, and take them up in order of their names.
+
+        Then which sessions share a batch, and with it every rounding error, no longer depends on timing. None ends it.
+        """
+        answer: Future[None] = Future()
+        self._post(_Posted(answer=answer, work=lambda: answer.set_result(setattr(self, "_expected", requests))))
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -76,7 +111,7 @@ class EngineServer:
             go_on.wait()
             answer.set_result(None)
 
-        self._post(answer, hold)
+        self._post(_Posted(answer=answer, work=hold))
         still.wait()
         try:
             yield
@@ -94,17 +129,25 @@ class EngineServer:
             self._inbox.put(None)
         self._thread.join(timeout=60)
 
-    def _post(self, answer: Future[Any], work: Callable[[], None]) -> None:
+    def _submit(self, session: str, new_ids: Sequence[int], params: SamplingParams, answer: Future[Completion]) -> None:
+        def done(completion: Completion) -> None:
+            self._generating -= 1
+            answer.set_result(completion)
+
+        self._engine.submit(session, new_ids, params, done)
+        self._generating += 1
+
+    def _post(self, item: _Posted) -> None:
         """Have the thread do some work that leads to an answer."""
         with self._door:
             if not self._open:
                 raise RuntimeError(_STOPPED)
-            self._inbox.put((answer, work))
+            self._inbox.put(item)
 
     def _call(self, work: Callable[[], Value]) -> Value:
         """Run something on the engine's thread and wait for it."""
         answer: Future[Value] = Future()
-        self._post(answer, lambda: answer.set_result(work()))
+        self._post(_Posted(answer=answer, work=lambda: answer.set_result(work())))
         return answer.result(timeout=600)
 
     def _drive(self) -> None:
@@ -112,16 +155,27 @@ class EngineServer:
         busy = False
         try:
             while self._receive(wait=not busy):
-                busy = self._engine.step()
+                busy = self._is_complete() and self._step()
         finally:
             with self._door:  # nobody posts any more: whoever still waits is told
                 self._open = False
                 while not self._inbox.empty():
                     posted = self._inbox.get()
-                    self._unanswered |= set() if posted is None else {posted[0]}
-            for answer in self._unanswered:
+                    self._unanswered |= set() if posted is None else {posted.answer}
+            for answer in self._unanswered | {item.answer for item in self._held}:
                 if not answer.done():
                     answer.set_exception(RuntimeError(_STOPPED))
+
+    def _step(self) -> bool:
+        started = time.perf_counter()
+        busy = self._engine.step()
+        self.busy_seconds += time.perf_counter() - started
+        # In lock-step an ended request leaves a gap that the next one must fill before anything else is sampled.
+        return busy and self._is_complete()
+
+    def _is_complete(self) -> bool:
+        """Whether everybody who is expected waits for tokens."""
+        return self._expected is None or self._generating >= self._expected
 
     def _receive(self, *, wait: bool) -> bool:
         """Do what was posted; False when told to stop."""
@@ -131,14 +185,28 @@ class EngineServer:
         self._unanswered = {answer for answer in self._unanswered if not answer.done()}
         for place, item in enumerate(posted):
             if item is None:
-                self._unanswered |= {later[0] for later in posted[place + 1 :] if later is not None}
+                self._unanswered |= {later.answer for later in posted[place + 1 :] if later is not None}
                 return False
-            answer, work = item
-            # From here on the caller cannot cancel it, so an answer can always be given.
-            if answer.set_running_or_notify_cancel():
-                self._unanswered.add(answer)
-                try:
-                    work()
-                except Exception as error:  # a bad request fails alone
-                    answer.set_exception(error)
+            if self._expected is not None and (item.generate or item.close):
+                self._held.append(item)
+            else:
+                self._do(item)
+        self._release()
         return True
+
+    def _release(self) -> None:
+        """Do what was held back, once everybody is there."""
+        waiting = [item for item in self._held if item.generate and not item.answer.cancelled()]
+        if self._expected is None or self._generating + len(waiting) >= self._expected:
+            held, self._held = sorted(self._held, key=lambda item: item.order), []
+            for item in held:
+                self._do(item)
+
+    def _do(self, item: _Posted) -> None:
+        # From here on the caller cannot cancel it, so an answer can always be given.
+        if item.answer.set_running_or_notify_cancel():
+            self._unanswered.add(item.answer)
+            try:
+                item.work()
+            except Exception as error:  # a bad request fails alone
+                item.answer.set_exception(error)

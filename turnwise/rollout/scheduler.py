@@ -19,7 +19,8 @@ from turnwise.types import Group, StopReason, Trajectory
 Agents = Agent | Mapping[str, Agent]
 """One agent for all seats, or one per seat name."""
 Specs = Iterable[EpisodeSpec] | AsyncIterable[EpisodeSpec]
-_Finished = tuple[int, EpisodeSpec, list[Trajectory]]
+Finished = tuple[int, EpisodeSpec, list[Trajectory]]
+"""An episode that is over: the position of its spec, the spec, and one trajectory per seat."""
 
 
 @dataclass(kw_only=True)
@@ -96,7 +97,7 @@ class Scheduler:
 
     async def stream(self, specs: Specs, agents: Agents) -> AsyncIterator[Trajectory]:
         """Trajectories as their episodes finish. Specs are drawn as places become free, so they may be endless."""
-        async for _, _, trajectories in self._episodes(specs, agents):
+        async for _, _, trajectories in self.episodes(specs, agents):
             for trajectory in trajectories:
                 yield trajectory
 
@@ -106,20 +107,16 @@ class Scheduler:
 
     async def run_groups(self, specs: Specs, agents: Agents) -> list[Group]:
         """The trajectories by task: those of one group id and one seat are compared with each other."""
-        groups: dict[str, Group] = {}
-        for spec, trajectories in await self._in_order(specs, agents):
-            for trajectory in trajectories:
-                name = spec.group_id if len(trajectories) == 1 else f"{spec.group_id}/{trajectory.seat}"
-                groups.setdefault(name, Group(id=name, trajectories=[])).trajectories.append(trajectory)
-        return list(groups.values())
+        return in_groups([episode async for episode in self.episodes(specs, agents)])
 
     async def _in_order(self, specs: Specs, agents: Agents) -> list[tuple[EpisodeSpec, list[Trajectory]]]:
-        finished = [episode async for episode in self._episodes(specs, agents)]
+        finished = [episode async for episode in self.episodes(specs, agents)]
         return [(spec, trajectories) for _, spec, trajectories in sorted(finished, key=lambda episode: episode[0])]
 
-    async def _episodes(self, specs: Specs, agents: Agents) -> AsyncIterator[_Finished]:
+    async def episodes(self, specs: Specs, agents: Agents) -> AsyncIterator[Finished]:
+        """Episodes as they finish: the spec's position, the spec and one trajectory per seat."""
         _check_agents(agents)
-        source, finished = _Numbered(specs), asyncio.Queue[_Finished | BaseException | None](self._concurrency)
+        source, finished = _Numbered(specs), asyncio.Queue[Finished | BaseException | None](self._concurrency)
         players = [asyncio.create_task(self._play(source, agents, finished)) for _ in range(self._concurrency)]
         try:
             for _ in players:  # each says None when there is nothing left to play
@@ -133,7 +130,7 @@ class Scheduler:
             await asyncio.gather(*players, return_exceptions=True)
 
     async def _play(
-        self, source: _Numbered, agents: Agents, finished: asyncio.Queue[_Finished | BaseException | None]
+        self, source: _Numbered, agents: Agents, finished: asyncio.Queue[Finished | BaseException | None]
     ) -> None:
         try:
             async for position, spec in source:
@@ -160,6 +157,16 @@ class Scheduler:
         self.stats.abandoned_threads = self._workers.abandoned_threads
         self.stats.killed_processes = self._workers.killed_processes
         return trajectories
+
+
+def in_groups(finished: Iterable[Finished]) -> list[Group]:
+    """Episodes by task, in the order of their specs: those of one group id and one seat are compared."""
+    groups: dict[str, Group] = {}
+    for _, spec, trajectories in sorted(finished, key=lambda episode: episode[0]):
+        for trajectory in trajectories:
+            name = spec.group_id if len(trajectories) == 1 else f"{spec.group_id}/{trajectory.seat}"
+            groups.setdefault(name, Group(id=name, trajectories=[])).trajectories.append(trajectory)
+    return list(groups.values())
 
 
 def _check_agents(agents: Any) -> None:

@@ -55,6 +55,8 @@ class EnvChoice(Settings):
     """Arguments of the environment."""
     held_out: dict[str, Any] = {"split": "validation"}
     """Arguments that evaluation changes, so that it plays tasks which are in no training step."""
+    check: bool = True
+    """Have the env doctor look at it before the first step."""
 
     @model_validator(mode="before")
     @classmethod
@@ -74,6 +76,8 @@ class Rollout(Settings):
     concurrency: int = Field(default=256, ge=1)
     step_seconds: float = Field(default=60.0, gt=0)
     """A step of the environment that takes longer ends its episode."""
+    context: int | None = Field(default=None, ge=2)
+    """Tokens that a whole episode may have; None: what the model has room for, at most 2048."""
     engine_gib: float = Field(default=0.5, gt=0)
     """Memory for the engine's keys and values."""
     lockstep: bool | None = None
