@@ -1,0 +1,116 @@
+"""The ledger: the trajectories of a step, exactly, one per line of compressed JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import zstandard
+
+from turnwise.runs.disk import RunFolderError, explained, write_whole
+from turnwise.runs.journal import plain
+
+if TYPE_CHECKING:  # importing the nouns imports torch, which reading rows does not need
+    from turnwise.types import Group, Trajectory
+
+_BLOCK = 65536
+_NON_FINITE = "non-finite"
+
+
+def write_groups(path: Path, groups: Iterable[Group]) -> None:
+    """Write a step's groups, whole or not at all. A group without trajectories leaves no line."""
+    compressor = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+    parts: list[bytes] = []
+    for group in groups:
+        for member, trajectory in enumerate(group.trajectories):
+            parts.append(compressor.compress(_line({"group": group.id, "member": member, **_columns(trajectory)})))
+        # A block per group: of a file that was cut off, the groups before the cut can still be read.
+        parts.append(compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+    write_whole(path, b"".join([*parts, compressor.flush()]))
+
+
+def read_groups(path: Path) -> list[Group]:
+    """The groups as they were written; every sequence comes back as a list."""
+    from turnwise.types import Group
+
+    groups: list[Group] = []
+    for row in _rows(path, whole=True):
+        name, member = row.pop("group"), row.pop("member")
+        if member == 0:
+            groups.append(Group(id=name, trajectories=[]))
+        groups[-1].trajectories.append(_trajectory(row))
+    return groups
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines: a trajectory's fields with its `group` and `member`. Of a file that was cut off, those before it."""
+    return _rows(path, whole=False)
+
+
+def _columns(trajectory: Trajectory) -> dict[str, Any]:
+    row = _fields(trajectory)
+    row["turns"] = [_fields(turn) for turn in trajectory.turns]
+    row["task"] = _loose(trajectory.task)
+    row["info"] = {str(key): _loose(value) for key, value in trajectory.info.items()}
+    return row
+
+
+def _fields(item: Any) -> dict[str, Any]:
+    return {name: getattr(item, name) for name in item.__dataclass_fields__}
+
+
+def _trajectory(row: Mapping[str, Any]) -> Trajectory:
+    from turnwise.types import StopReason, Trajectory, Turn
+
+    turns = [Turn(**turn) for turn in row["turns"]]
+    return Trajectory(**{**row, "turns": turns, "stop": StopReason(row["stop"])})
+
+
+def _loose(value: Any) -> Any:
+    """What environments made up: anything at all, even a thing that holds itself."""
+    try:
+        return plain(value, _mark)
+    except RecursionError:
+        return repr(value)
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    try:
+        text = json.dumps(row, allow_nan=False, default=lambda value: plain(value, _mark))
+    except ValueError:  # rare enough to look through every token only then
+        text = json.dumps(plain(row, _mark))
+    return text.encode() + b"\n"
+
+
+def _mark(number: float) -> dict[str, str]:
+    """JSON has no NaN, and a ledger may not lose one."""
+    return {_NON_FINITE: repr(number)}
+
+
+def _unmark(item: dict[str, Any]) -> Any:
+    return float(item[_NON_FINITE]) if item.keys() == {_NON_FINITE} else item
+
+
+def _rows(path: Path, *, whole: bool) -> Iterator[dict[str, Any]]:
+    for line in _lines(path, whole=whole):
+        yield json.loads(line, object_hook=_unmark)
+
+
+def _lines(path: Path, *, whole: bool) -> Iterator[bytes]:
+    decompressor = zstandard.ZstdDecompressor().decompressobj()
+    rest = b""
+    with explained("read", path), path.open("rb") as file:
+        while not decompressor.eof and (block := file.read(_BLOCK)):
+            *lines, rest = (rest + _expand(decompressor, block, path)).split(b"\n")
+            yield from lines
+    if whole and not decompressor.eof:
+        raise RunFolderError(f"{path} was cut off; copy it again, or take another step")
+
+
+def _expand(decompressor: zstandard.ZstdDecompressionObj, block: bytes, path: Path) -> bytes:
+    try:
+        return decompressor.decompress(block)
+    except zstandard.ZstdError as error:
+        raise RunFolderError(f"{path} is damaged ({error}); copy it again, or take another step") from error
