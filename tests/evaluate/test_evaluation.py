@@ -5,6 +5,7 @@ from statsmodels.stats.proportion import proportion_confint
 from tests.evaluate.episodes import episode, tasks
 from turnwise.algorithm import preset
 from turnwise.evaluate.evaluation import evaluate, play_specs, summarize
+from turnwise.evaluate.statistics import wilson_interval
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.train.config import Recipe
 from turnwise.types import Group, StopReason
@@ -75,7 +76,7 @@ def test_interval_over_tasks_covers_the_truth_where_one_over_episodes_does_not()
         tries = (generator.random((40, 8)) < rates[:, None]).astype(float)
         metrics = summarize(tasks(*tries.tolist()), tries=8)
         covered += metrics["eval/success_low"] <= truth <= metrics["eval/success_high"]
-        low, high = proportion_confint(tries.sum(), tries.size, method="wilson")
+        low, high = wilson_interval(tries.mean(), tries.size)
         naive += low <= truth <= high
     assert 0.92 <= covered / 400 <= 0.98
     assert naive / 400 < 0.75

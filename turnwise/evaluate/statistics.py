@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from math import comb, sqrt
+from collections.abc import Callable, Sequence
+from math import comb, copysign, inf, sqrt
 from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from turnwise.evaluate.student_t import student_t_quantile
+from turnwise.evaluate.student_t import student_t_quantile, student_t_tail
 
 
 class Interval(NamedTuple):
@@ -17,6 +18,69 @@ class Interval(NamedTuple):
 
     low: float
     high: float
+
+
+class WelchTest(NamedTuple):
+    """Welch's test: the statistic, its degrees of freedom, and the two-sided p."""
+
+    t: float
+    freedom: float
+    p: float
+
+
+def iqm(values: ArrayLike) -> np.ndarray:
+    """Interquartile mean along the last axis: the mean of the middle half, robust as a median and nearly as efficient.
+
+    Exactly half of the weight is used: of five values the middle one counts whole and its neighbours three quarters
+    each. For multiples of four that is `scipy.stats.trim_mean(values, 0.25)`, the form of rliable (Agarwal et al.
+    2021); for other numbers the latter rounds the cut down and keeps more than half.
+    """
+    ordered = np.sort(np.asarray(values, dtype=float), axis=-1)
+    count = ordered.shape[-1]
+    if count == 0:
+        raise ValueError("an interquartile mean needs at least one value")
+    places = np.arange(count)
+    weights = np.clip(np.minimum(places + 1, 0.75 * count) - np.maximum(places, 0.25 * count), 0, 1)
+    return ordered @ weights / weights.sum()
+
+
+def bootstrap_interval(
+    statistic: Callable[..., ArrayLike],
+    *samples: ArrayLike,
+    generator: np.random.Generator,
+    paired: bool = False,
+    resamples: int = 5000,
+    confidence: float = 0.95,
+) -> Interval:
+    """Percentile bootstrap of a statistic of one or more samples: `bootstrap_interval(iqm, runs, generator=generator)`.
+
+    `statistic` works along the last axis. Samples are drawn anew independently of each other; `paired` ones, such as
+    two algorithms on equal seeds, row by row together.
+    """
+    rows = [_sample(values) for values in samples]
+    if paired and len({len(row) for row in rows}) > 1:
+        raise ValueError(f"paired samples must be equally long, got {[len(row) for row in rows]}")
+    choices = [generator.integers(0, len(row), (resamples, len(row))) for row in (rows[:1] if paired else rows)]
+    drawn = [row[choice] for row, choice in zip(rows, choices * len(rows) if paired else choices, strict=True)]
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(np.asarray(statistic(*drawn)), [tail, 1 - tail])
+    return Interval(float(low), float(high))
+
+
+def mean_interval(values: ArrayLike, *, confidence: float = 0.95) -> Interval:
+    """Student's t interval of a mean: x̄ ± t · s / √n."""
+    sample = _sample(values, at_least=2)
+    mean, half = sample.mean(), sample.std(ddof=1) / sqrt(len(sample))
+    half *= student_t_quantile((1 + confidence) / 2, len(sample) - 1)
+    return Interval(float(mean - half), float(mean + half))
+
+
+def paired_difference(first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95) -> Interval:
+    """Student's t interval of the mean of `first - second`, which are paired, say by seed."""
+    one, other = _sample(first), _sample(second)
+    if len(one) != len(other):
+        raise ValueError(f"paired samples must be equally long, got {len(one)} and {len(other)}")
+    return mean_interval(one - other, confidence=confidence)
 
 
 def wilson_interval(rate: float, trials: float, *, confidence: float = 0.95) -> Interval:
@@ -29,12 +93,38 @@ def wilson_interval(rate: float, trials: float, *, confidence: float = 0.95) -> 
     return Interval(max(0.0, centre - half), min(1.0, centre + half))
 
 
-def mean_interval(values: ArrayLike, *, confidence: float = 0.95) -> Interval:
-    """Student's t interval of a mean: x̄ ± t · s / √n."""
-    sample = _sample(values, at_least=2)
-    mean, half = sample.mean(), sample.std(ddof=1) / sqrt(len(sample))
-    half *= student_t_quantile((1 + confidence) / 2, len(sample) - 1)
-    return Interval(float(mean - half), float(mean + half))
+def probability_of_improvement(first: ArrayLike, second: ArrayLike) -> np.ndarray:
+    """P(X > Y) + P(X = Y) / 2 for a run X of `first` and a run Y of `second`, along the last axis."""
+    one, other = np.asarray(first, dtype=float)[..., :, None], np.asarray(second, dtype=float)[..., None, :]
+    return ((one > other) + 0.5 * (one == other)).mean(axis=(-2, -1))
+
+
+def welch_t(first: ArrayLike, second: ArrayLike) -> WelchTest:
+    """Welch's t test that two means are equal, for samples of unequal variance."""
+    one, other = _sample(first, at_least=2), _sample(second, at_least=2)
+    parts = np.array([sample.var(ddof=1) / len(sample) for sample in (one, other)])
+    difference, error = float(one.mean() - other.mean()), sqrt(parts.sum())
+    if error == 0:  # two constants: they differ beyond doubt, or not at all; no number of freedoms matters
+        return WelchTest(copysign(inf, difference), 1.0, 0.0) if difference else WelchTest(0.0, 1.0, 1.0)
+    shares = parts / parts.sum()
+    freedom = 1 / float((shares**2 / [len(one) - 1, len(other) - 1]).sum())
+    t = difference / error
+    return WelchTest(t, freedom, 2 * student_t_tail(abs(t), freedom))
+
+
+def bonferroni(p_values: Sequence[float]) -> list[float]:
+    """Each p times the number of comparisons, at most 1."""
+    return [min(1.0, p * len(p_values)) for p in p_values]
+
+
+def cohens_d(first: ArrayLike, second: ArrayLike) -> float:
+    """Difference of the means in pooled standard deviations; infinite where neither sample varies."""
+    one, other = _sample(first, at_least=2), _sample(second, at_least=2)
+    squares = one.var() * len(one) + other.var() * len(other)
+    difference, spread = float(one.mean() - other.mean()), sqrt(squares / (len(one) + len(other) - 2))
+    if spread == 0:
+        return copysign(inf, difference) if difference else 0.0
+    return difference / spread
 
 
 def pass_at_k(tries: int, successes: int, k: int) -> float:
@@ -44,10 +134,24 @@ def pass_at_k(tries: int, successes: int, k: int) -> float:
     return 1 - comb(tries - successes, k) / comb(tries, k)
 
 
+def area_under_curve(steps: ArrayLike, values: ArrayLike) -> float:
+    """Mean of a curve over training, by the trapezoid rule; evaluations need not be equally far apart."""
+    at, curve = _sample(steps), _sample(values)
+    if len(at) != len(curve) or (np.diff(at) <= 0).any():
+        raise ValueError("a curve needs one value at each of ever later steps")
+    return float(np.trapezoid(curve, at) / (at[-1] - at[0])) if len(at) > 1 else float(curve[0])
+
+
+def tail_ratio(peaks: ArrayLike, typical: ArrayLike, *, quantile: float = 0.99) -> float:
+    """How far the tail reaches: a high quantile of `peaks` over the median of `typical` (often the same numbers)."""
+    middle = float(np.median(_sample(typical)))
+    return float(np.quantile(_sample(peaks), quantile)) / middle if middle else inf
+
+
 def _sample(values: ArrayLike, *, at_least: int = 1) -> np.ndarray:
     sample = np.asarray(values, dtype=float)
     if sample.ndim != 1 or len(sample) < at_least:
-        raise ValueError(f"at least {at_least} numbers in a row are needed, got shape {sample.shape}")
+        raise ValueError(f"a row of numbers, at least {at_least}, is needed; got shape {sample.shape}")
     if not np.isfinite(sample).all():
         raise ValueError("a statistic of NaN or infinite numbers means nothing; leave those runs out first")
     return sample
