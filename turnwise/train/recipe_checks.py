@@ -1,0 +1,116 @@
+"""What is wrong with a recipe: one line for each mistake, with the key, what was given and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from turnwise.algorithm import Algorithm, Part, resolve
+from turnwise.algorithm.parts import function_of
+from turnwise.envs.registry import check, find
+from turnwise.train.config import EnvChoice, Recipe
+from turnwise.train.guard import Guard
+from turnwise.train.recipe_layers import Layer
+
+_PLACE = re.compile(r"[\w.]+:\w+")  # module:Class, an environment of the user's own
+
+
+def check_keys(layer: Layer) -> None:
+    """Refuse a key that does not exist, at any depth."""
+    _check_keys(layer, layer.choices, Recipe, ())
+
+
+def explain_mistakes(error: ValidationError, layers: list[Layer]) -> str:
+    """What the types found, one line each, with the file that said it last."""
+    return "\n".join(_readable(item, layers) for item in error.errors())
+
+
+def check_together(recipe: Recipe) -> None:
+    """What only several keys together can get wrong, and needs no model to see."""
+    resolve(recipe.algorithm)
+    Guard(recipe.guard)  # it knows its signals
+    _check_groups(recipe)
+    _check_env(recipe.env, evaluated=recipe.eval.episodes > 0)
+
+
+def _check_keys(layer: Layer, choices: Any, model: type[BaseModel], place: tuple[str, ...]) -> None:
+    if not isinstance(choices, Mapping):
+        return  # of the wrong type, which the types themselves say better
+    extra = ("preset",) if model is Algorithm else ()
+    for key, value in choices.items():
+        if key not in model.model_fields and key not in extra:
+            raise ValueError(layer.said_in + _unknown_key(str(key), [*model.model_fields, *extra], place))
+        section = None if key in extra else _model_of(model.model_fields[key].annotation)
+        if section is not None:
+            _check_keys(layer, value, section, (*place, str(key)))
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """The section behind a field's type, `Sft | None` included; parts of an algorithm check their own options."""
+    options = [option for option in get_args(annotation) or (annotation,) if option is not NoneType]
+    found = options[0] if len(options) == 1 else None
+    return found if isinstance(found, type) and issubclass(found, BaseModel) and found is not Part else None
+
+
+def _unknown_key(key: str, keys: list[str], place: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(key, keys, n=1)
+    hint = f"did you mean {'.'.join((*place, close[0]))}? " if close else ""
+    where = f"The keys of {'.'.join(place)}" if place else "The keys"
+    return f"unknown key {'.'.join((*place, key))}; {hint}{where} are {', '.join(keys)}."
+
+
+def _readable(item: Any, layers: list[Layer]) -> str:
+    """One mistake that the types found."""
+    place = tuple(str(step) for step in item["loc"])
+    said_in = next((layer.said_in for layer in reversed(layers) if _says(layer.choices, place)), "")
+    given, message = f"{said_in}{'.'.join(place)} is {item['input']!r}", str(item["msg"])
+    if item["type"] == "model_type":
+        return f"{given}; it should be a mapping such as {{{_first_key(place)}: ...}}"
+    return f"{given}; {message.replace('Input', 'it', 1)}"
+
+
+def _says(choices: Any, place: tuple[str, ...]) -> bool:
+    for step in place:
+        if not isinstance(choices, Mapping) or step not in choices:
+            return not isinstance(choices, Mapping)
+        choices = choices[step]
+    return True
+
+
+def _first_key(place: tuple[str, ...]) -> str:
+    model: type[BaseModel] | None = Recipe
+    for step in place:
+        model = _model_of(model.model_fields[step].annotation) if model else None
+    return next(iter(model.model_fields)) if model else "key"
+
+
+def _check_groups(recipe: Recipe) -> None:
+    sampling, episodes = recipe.algorithm.sampling, recipe.rollout.episodes
+    size = function_of("sampling", sampling.kind)(**sampling.options).tries
+    if episodes % size:
+        below, above = episodes // size * size, (episodes // size + 1) * size
+        nearest = f"{below} or {above}" if below else above
+        raise ValueError(
+            f"rollout.episodes is {episodes}, which does not hold whole groups of {size} tries (algorithm.sampling); "
+            f"set it to {nearest}"
+        )
+
+
+def _check_env(env: EnvChoice, *, evaluated: bool) -> None:
+    try:
+        find(env.id)
+    except ValueError as error:
+        if _PLACE.fullmatch(env.id):
+            return  # found when it is built
+        raise ValueError(f"env.id: {error} An environment of your own is named module:Class") from None
+    held_out = env.held_out if evaluated else {}
+    for key, arguments in (("kwargs", env.kwargs), ("held_out", {**env.kwargs, **held_out})):
+        try:
+            check(env.id, arguments)
+        except ValueError as error:
+            raise ValueError(f"env.{key}: {error}") from None
