@@ -15,11 +15,19 @@ from typing import Any, Literal
 
 from turnwise.train.config import GuardChoice, Mode
 from turnwise.train.guard_readings import Finding
-from turnwise.train.guard_signals import REFUSED, SIGNALS
+from turnwise.train.guard_signals import FIRST_REFUSED, REFUSED, SIGNALS
 
 Action = Literal["none", "skip", "shrink", "restore", "stop"]
 
 STRENGTH: dict[Action, int] = {"none": 0, "skip": 1, "shrink": 2, "restore": 3, "stop": 4}
+USUAL: tuple[Action, Action] = ("shrink", "restore")
+"""What is done about a mild and about a severe finding."""
+POLICY: dict[str, tuple[Action, Action]] = {
+    "non-finite": ("skip", "restore"),
+    "zero-variance": ("none", "none"),  # neither an older state nor smaller steps give a task a reward
+    "faults": ("stop", "stop"),  # the environment is broken, not the policy: nothing to undo, resume when it is mended
+}
+"""The signals for which something else is done."""
 HISTORY = 64
 """Steps the guard remembers."""
 QUIET = 5
@@ -64,7 +72,8 @@ class Guard:
         self.settings = settings
         self.learning_rate_factor = 1.0
         self._rows: list[dict[str, float]] = []
-        self._refused = 0
+        self._refused: list[tuple[int, int]] = []
+        """Step and update of gradients that were not finite, until the step is judged."""
         self._broken = ""
         self._seen: dict[str, tuple[int, int]] = {}
         """Per signal: the last step it was seen, and the strongest action it asked for in that stretch."""
@@ -77,7 +86,7 @@ class Guard:
         """Whether this optimiser step may be taken; False: leave it out, its numbers are not finite."""
         if math.isfinite(gradient_norm) and math.isfinite(loss):
             return True
-        self._refused += 1
+        self._refused.append((step, update))
         return self._mode("non-finite") != "act"
 
     def broken(self, *, step: int, text: str) -> None:
@@ -86,14 +95,14 @@ class Guard:
 
     def judge(self, step: int, metrics: Mapping[str, float]) -> Verdict:
         """What the metrics of a step mean for the run."""
-        row = {**metrics, "step": step, REFUSED: self._refused}
+        row = {**metrics, **self._refusals(step), "step": step}
         found = self._find(row)
         self._rows = [*self._rows, {name: value for name, value in row.items() if _is_finite(value)}][-HISTORY:]
-        self._refused, self._broken = 0, ""
+        self._refused, self._broken = [], ""
         if any(finding.severe for finding in found.values()):
             self._danger = step
-        wanted = [self._incident(step, signal, finding) for signal, finding in found.items()]
-        return self._decide([incident for incident in wanted if self._is_new(incident)])
+        incidents = [self._incident(step, signal, finding) for signal, finding in found.items()]
+        return self._decide([incident for incident in incidents if self._is_new(incident)])
 
     def restored(self, step: int) -> None:
         """The run is back at this step: what came after it is forgotten, and every signal may speak again."""
@@ -111,7 +120,7 @@ class Guard:
         if self._stopped:
             return "stopped"
         now = self._rows[-1]["step"] if self._rows else 0
-        recent = [signal for signal, (step, _) in self._seen.items() if now - step < QUIET]
+        recent = [signal for signal, (step, _) in self._seen.items() if now - step <= QUIET]
         if recent:
             return "saw " + ", ".join(recent)
         return f"restored {self._restores} of {self.settings.restores}" if self._restores else "healthy"
@@ -120,7 +129,7 @@ class Guard:
         """Everything a resumed guard needs to give the same verdicts, as plain JSON."""
         return {
             "rows": [dict(row) for row in self._rows],
-            "refused": self._refused,
+            "refused": [list(entry) for entry in self._refused],
             "broken": self._broken,
             "seen": {signal: list(entry) for signal, entry in self._seen.items()},
             "danger": self._danger,
@@ -132,13 +141,18 @@ class Guard:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue as the guard that wrote this state."""
         self._rows = [dict(row) for row in state["rows"]]
-        self._refused, self._broken = state["refused"], state["broken"]
+        self._refused = [(step, update) for step, update in state["refused"]]
+        self._broken = state["broken"]
         self._seen = {signal: (step, strength) for signal, (step, strength) in state["seen"].items()}
         self._danger, self._restores, self._stopped = state["danger"], state["restores"], state["stopped"]
         self.learning_rate_factor = state["learning_rate_factor"]
 
     def _mode(self, signal: str) -> Mode:
         return self.settings.signals.get(signal, self.settings.mode)
+
+    def _refusals(self, step: int) -> dict[str, float]:
+        updates = [update for at, update in self._refused if at == step]
+        return {REFUSED: len(updates), FIRST_REFUSED: min(updates)} if updates else {}
 
     def _find(self, row: Mapping[str, float]) -> dict[str, Finding]:
         found = {signal: see(self._rows, row) for signal, see in SIGNALS.items() if self._mode(signal) != "off"}
@@ -154,38 +168,31 @@ class Guard:
         )
 
     def _action(self, signal: str, finding: Finding) -> Action:
-        if signal == "zero-variance":
-            return "none"  # neither an older state nor a smaller step gives a task a reward
-        if signal == "faults":
-            return "stop"  # the environment is broken, not the policy: resume when it is mended
-        if finding.severe:
-            return "restore" if self._restores < self.settings.restores else "stop"
-        if signal == "non-finite":
-            return "skip"
-        return "shrink" if self.learning_rate_factor * self.settings.shrink >= SMALLEST else "none"
+        mild, severe = POLICY.get(signal, USUAL)
+        action = severe if finding.severe else mild
+        if action == "restore" and self._restores >= self.settings.restores:
+            return "stop"
+        if action == "shrink" and self.learning_rate_factor * self.settings.shrink < SMALLEST:
+            return "none"
+        return action
 
     def _is_new(self, incident: Incident) -> bool:
         """Whether the signal was quiet before, or asks for more than it did in this stretch."""
-        last, strongest = self._seen.get(incident.signal, (-QUIET, -1))
-        if incident.step - last >= QUIET:
+        last, strongest = self._seen.get(incident.signal, (incident.step, -1))
+        if incident.step - last > QUIET:
             strongest = -1
         strength = STRENGTH[incident.action]
         self._seen[incident.signal] = (incident.step, max(strength, strongest))
         return strength > strongest
 
     def _decide(self, incidents: list[Incident]) -> Verdict:
-        """One action a step: the strongest that is asked for, carried by the first that asks."""
+        """One action a step: the strongest that is asked for, carried by the first incident that asks."""
         leader = max(incidents, key=lambda incident: STRENGTH[incident.action], default=None)
         if leader is None or leader.action in ("none", "skip"):
             return Verdict(incidents=tuple(incidents), learning_rate_factor=self.learning_rate_factor)
         change = self._carry_out(leader.action)
-        told = tuple(
-            replace(each, change=change)
-            if each is leader
-            else replace(each, action="skip" if each.action == "skip" else "none")
-            for each in incidents
-        )
-        return Verdict(incidents=told, action=leader.action, learning_rate_factor=self.learning_rate_factor)
+        told = [replace(each, change=change) if each is leader else _as_evidence(each) for each in incidents]
+        return Verdict(incidents=tuple(told), action=leader.action, learning_rate_factor=self.learning_rate_factor)
 
     def _carry_out(self, action: Action) -> str:
         if action == "stop":
@@ -194,6 +201,11 @@ class Guard:
         self._restores += action == "restore"
         self.learning_rate_factor *= self.settings.shrink
         return f"learning rate × {self.settings.shrink:g}"
+
+
+def _as_evidence(incident: Incident) -> Incident:
+    """An incident beside the one that is acted on; an update that was left out stays left out."""
+    return incident if incident.action == "skip" else replace(incident, action="none")
 
 
 def _is_finite(value: float | None) -> bool:

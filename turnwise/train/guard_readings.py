@@ -6,7 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Row = Mapping[str, float]
 
@@ -37,13 +37,13 @@ class Reading:
     before: float
     spread: float
 
-    def above(self, limit: float) -> bool:
+    def above(self, limit: float, *, sure: float = SURE) -> bool:
         """Whether it is beyond the limit, and its own noise does not explain that."""
-        return self.now > limit and self.now - self.before > SURE * self.spread
+        return self.now > limit and self.now - self.before > sure * self.spread
 
-    def below(self, limit: float) -> bool:
+    def below(self, limit: float, *, sure: float = SURE) -> bool:
         """Whether it is under the limit, and its own noise does not explain that."""
-        return self.now < limit and self.before - self.now > SURE * self.spread
+        return self.now < limit and self.before - self.now > sure * self.spread
 
     def finding(self, label: str, *, severe: bool = False) -> Finding:
         """The reading as a sentence: "clip fraction 0.61 at step 22, 0.12 before"."""
@@ -55,6 +55,11 @@ def number(row: Row, name: str) -> float | None:
     """The metric of a row; None where it is missing or not finite."""
     value = row.get(name)
     return value if value is not None and math.isfinite(value) else None
+
+
+def positive(rows: Sequence[Row], name: str) -> list[Row]:
+    """The rows in which the metric is above zero: steps in which it was idle say nothing about its scale."""
+    return [row for row in rows if (number(row, name) or 0) > 0]
 
 
 def series(rows: Sequence[Row], name: str) -> list[float]:
@@ -96,23 +101,33 @@ def read_rate(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
     if reading is None:
         return None
     error = rate_error(reading.before, row.get("rollout/episodes", 64))
-    return Reading(**{**vars(reading), "spread": max(reading.spread, error)})
+    return replace(reading, spread=max(reading.spread, error))
 
 
-def improved(rows: Sequence[Row], row: Row) -> bool:
-    """Whether success has risen: then a move of turns, length or entropy is the agent learning."""
+def success_moved(rows: Sequence[Row], row: Row, *, up: bool) -> bool:
+    """Whether success moved that way by more than its noise: what else moves is then the agent learning, or dipping."""
     success = read_rate(rows, row, "rollout/success")
-    return success is not None and success.now > success.before + success.spread
+    return success is not None and (success.now - success.before) * (1 if up else -1) > success.spread
+
+
+def lasts(rows: Sequence[Row], reading: Reading, limit: float) -> bool:
+    """Whether the metric is above the limit now and was in one of the two steps before: one outlier is chance."""
+    return reading.above(limit) and max(series(rows[-2:], reading.name), default=0.0) > limit
+
+
+def medians(values: Sequence[float]) -> list[float]:
+    """The running median: levels a metric has held, not single lucky steps."""
+    return [statistics.median(values[end - RECENT : end]) for end in range(RECENT, len(values) + 1)]
 
 
 def slump(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
-    """A share that fell at once to under 0.6 of what it was, or stays for three steps below half of its best."""
+    """A share that fell at once to under half of what it was, or stays for three steps below half of its best."""
     reading = read_rate(rows, row, name)
     if reading is None:
         return None
-    if reading.below(0.6 * reading.before):
+    if reading.below(0.5 * reading.before, sure=4):
         return reading
     values = [*series(rows, name), reading.now]
-    best = max(statistics.median(values[end - RECENT : end]) for end in range(RECENT, len(values) + 1))
-    lasting = Reading(**{**vars(reading), "before": best})
-    return lasting if max(values[-3:]) < 0.5 * best and lasting.below(0.5 * best) else None
+    best = max(medians(values))
+    lasting = replace(reading, before=best)
+    return lasting if max(values[-3:]) < 0.5 * best and lasting.below(0.5 * best, sure=3) else None

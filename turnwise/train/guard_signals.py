@@ -7,6 +7,7 @@ metric's own noise (`Reading.above`, `Reading.below`), and, where learning makes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import isfinite
 
 from turnwise.train.guard_readings import (
@@ -14,44 +15,55 @@ from turnwise.train.guard_readings import (
     Finding,
     Reading,
     Row,
-    improved,
+    lasts,
+    medians,
     number,
+    positive,
     read,
     series,
     slump,
+    success_moved,
 )
 
 Detector = Callable[[Sequence[Row], Row], Finding | None]
 
-REFUSED = "guard/non_finite"
-"""Updates of a step whose gradient or loss was not finite, as the guard counted them."""
+REFUSED, FIRST_REFUSED = "guard/refused", "guard/first_refused"
+"""Updates of a step whose gradient or loss was not finite, and the number of the first, as the guard notes them."""
 FINITE = ("loss/policy", "loss/value", "loss/entropy", "loss/ratio_max", "train/gradient_norm", "rollout/reward")
 REPEATED = 3
+"""Steps in a row that are no accident."""
+DRIFT = 20
+"""Steps over which a slow rise of entropy adds up."""
 
 
 def non_finite(rows: Sequence[Row], row: Row) -> Finding | None:
     """NaN or infinity: left out alone it costs one update; again and again, or past the gradients, it is the state."""
-    step, refused = int(row["step"]), number(row, REFUSED) or 0
-    if refused:
-        in_a_row = min((number(each, REFUSED) or 0) > 0 for each in [*rows[1 - REPEATED :], row])
-        severe = in_a_row and len(rows) + 1 >= REPEATED
-        text = f"{refused:.0f} updates with a non-finite gradient at step {step}"
-        return Finding(
-            text=f"{text}, the step {REPEATED} in a row" if severe else text, evidence={REFUSED: refused}, severe=severe
-        )
+    if number(row, REFUSED):
+        return _refused_updates(rows, row)
     names = [name for name in FINITE if (value := row.get(name)) is not None and not isfinite(value)]
     if not names:
         return None
-    return Finding(text=f"{names[0]} is not finite at step {step}", evidence={"metrics": len(names)}, severe=True)
+    text = f"{' and '.join(names)} not finite at step {int(row['step'])}"
+    return Finding(text=text, evidence={"metrics": len(names)}, severe=True)
+
+
+def _refused_updates(rows: Sequence[Row], row: Row) -> Finding:
+    count, first = row[REFUSED], row[FIRST_REFUSED]
+    text = f"non-finite gradients in {count:.0f} updates at step {int(row['step'])}, first in update {first:.0f}"
+    severe = len(positive([*rows, row][-REPEATED:], REFUSED)) == REPEATED
+    ending = f", the step {REPEATED} in a row" if severe else ""
+    return Finding(text=text + ending, evidence={REFUSED: count, FIRST_REFUSED: first}, severe=severe)
 
 
 def ratio_tail(rows: Sequence[Row], row: Row) -> Finding | None:
     """Ratios of new to old policy far out: the largest, or so uneven that a few tokens are the whole sample."""
-    peak, size = read(rows, row, "loss/ratio_max"), read(rows, row, "loss/ratio_ess")
+    earlier = rows[:-2]
+    peak, size = read(earlier, row, "loss/ratio_max"), read(rows, row, "loss/ratio_ess")
     if peak is not None:
-        highest = max(series(rows[-2 * RECENT :], peak.name))
-        if peak.now > max(10.0, 5 * highest):
-            return peak.finding("largest ratio", severe=peak.now > max(100.0, 20 * highest))
+        highest = max(series(earlier, peak.name)[-2 * RECENT :])
+        severe = peak.now > max(1000.0, 20 * highest)
+        if severe or lasts(rows, peak, max(10.0, 5 * highest)):
+            return peak.finding("largest ratio", severe=severe)
     if size is not None and size.below(0.6 * size.before):
         return size.finding("effective sample size of the ratios", severe=True)
     return None
@@ -59,12 +71,15 @@ def ratio_tail(rows: Sequence[Row], row: Row) -> Finding | None:
 
 def entropy_cliff(rows: Sequence[Row], row: Row) -> Finding | None:
     """Entropy that leaps (noise takes over; how most runs die) or falls off at once without success to show for it."""
-    reading = read(rows, row, "loss/entropy")
+    reading, values = read(rows, row, "loss/entropy"), series([*rows, row], "loss/entropy")[-DRIFT:]
     if reading is None:
         return None
-    risen = reading.above(1.7 * reading.before + 0.15)
-    fallen = reading.before > 0.05 and reading.below(0.35 * reading.before) and not improved(rows, row)
-    return reading.finding("entropy", severe=True) if risen or fallen else None
+    crept = replace(reading, before=min(medians(values)))
+    if min(values[-REPEATED:]) > 1.7 * crept.before + 0.15:
+        return crept.finding("entropy", severe=True)
+    fallen = reading.before > 0.05 and reading.below(0.35 * reading.before) and not success_moved(rows, row, up=True)
+    leapt = reading.above(1.7 * reading.before + 0.15)
+    return reading.finding("entropy", severe=True) if fallen or leapt else None
 
 
 def clip_surge(rows: Sequence[Row], row: Row) -> Finding | None:
@@ -75,11 +90,13 @@ def clip_surge(rows: Sequence[Row], row: Row) -> Finding | None:
 
 def clip_bias_surge(rows: Sequence[Row], row: Row) -> Finding | None:
     """‖C‖, the gradient that clipping hides: noisy, so only a leap far out of its range counts."""
-    reading = read(rows, row, "train/clip_bias") or read(rows, row, "loss/clip_bias")
+    name = "train/clip_bias" if "train/clip_bias" in row else "loss/clip_bias"
+    active = positive(rows, name)
+    reading = read(active[:-2], row, name)
     if reading is None:
         return None
-    highest = max(series(rows[-2 * RECENT :], reading.name))
-    return reading.finding("clipping bias ‖C‖") if reading.above(max(5 * reading.before, 2 * highest)) else None
+    limit = max(5 * reading.before, 2 * max(series(active[:-2], name)))
+    return reading.finding("clipping bias ‖C‖") if lasts(active, reading, limit) else None
 
 
 def value_explosion(rows: Sequence[Row], row: Row) -> Finding | None:
@@ -108,7 +125,7 @@ def zero_variance(rows: Sequence[Row], row: Row) -> Finding | None:
 def turn_collapse(rows: Sequence[Row], row: Row) -> Finding | None:
     """Turns per episode that drop without success rising: the agent has stopped using its environment."""
     reading = read(rows, row, "rollout/turns")
-    if reading is None or not reading.below(0.6 * reading.before) or improved(rows, row):
+    if reading is None or not reading.below(0.6 * reading.before) or success_moved(rows, row, up=True):
         return None
     return reading.finding("turns per episode")
 
@@ -117,7 +134,7 @@ def length_collapse(rows: Sequence[Row], row: Row) -> Finding | None:
     """Tokens per turn that drop to half, or treble, without success rising: empty answers, or text without end."""
     per_turn = [_with_turn_length(each) for each in rows]
     reading = read(per_turn, _with_turn_length(row), "rollout/tokens per turn")
-    if reading is None or improved(rows, row):
+    if reading is None or success_moved(rows, row, up=True):
         return None
     moved = reading.below(0.5 * reading.before) or reading.above(3 * reading.before)
     return reading.finding("tokens per turn") if moved else None
@@ -151,19 +168,16 @@ def reward_shift(rows: Sequence[Row], row: Row) -> Finding | None:
 
 
 def _unexplained(rows: Sequence[Row], row: Row, reward: Reading) -> bool:
-    size = 0.5 * max(abs(value) for value in series(rows[-RECENT:], reward.name))
-    risen = reward.above(reward.before + size) and not improved(rows, row)
-    return risen or reward.below(reward.before - size)
+    size = 0.5 * max(abs(value) for value in series(rows, reward.name)[-RECENT:])
+    moved = reward.above(reward.before + size, sure=4) or reward.below(reward.before - size, sure=4)
+    return moved and not success_moved(rows, row, up=reward.now > reward.before)
 
 
 def gradient_spike(rows: Sequence[Row], row: Row) -> Finding | None:
     """Gradient norms that stay far out: one spike is clipped and survived, two in three steps are not chance."""
-    reading = read(rows, row, "train/gradient_norm")
-    if reading is None:
-        return None
-    limit = 8 * reading.before
-    spikes = sum(value > limit for value in [*series(rows[-2:], reading.name), reading.now])
-    return reading.finding("gradient norm") if spikes >= 2 and reading.above(limit) else None
+    active = positive(rows, "train/gradient_norm")
+    reading = read(active[:-2], row, "train/gradient_norm")
+    return reading.finding("gradient norm") if reading and lasts(active, reading, 8 * reading.before) else None
 
 
 def faults(rows: Sequence[Row], row: Row) -> Finding | None:
