@@ -15,6 +15,10 @@ ENVIRONMENT, POLICY = 0, 1
 """Source ids of tokens: written by the environment (prompts, tools, other speakers), or sampled by the policy."""
 
 
+class NonFiniteError(ValueError):
+    """A number that is NaN or infinite where training needs one that is not."""
+
+
 class StopReason(StrEnum):
     """Why an episode ended. Failures are values here, never exceptions."""
 
@@ -243,14 +247,14 @@ class TokenBatch:
         return f"trajectory {name!r}, {where}, token {int(self.position_T[token])}"
 
     def require_finite(self, name: str, values_T: Tensor) -> None:
-        """Raise ValueError, naming trajectory and turn, if a sampled token's value is NaN or infinite."""
+        """Raise NonFiniteError, naming trajectory and turn, if a sampled token's value is NaN or infinite."""
         values_T = values_T.detach()
         if math.isfinite(float(values_T.sum())):
             return  # one pass over the common case: a sum is finite only if every term is
         bad_T = ~torch.isfinite(values_T) & self.sampled_T
         if bool(bad_T.any()):
             token = int(bad_T.nonzero()[0])
-            raise ValueError(
+            raise NonFiniteError(
                 f"{name} is {float(values_T[token])} at {self.place(token)} ({int(bad_T.sum())} bad tokens in all); "
                 "leave the trajectory out of the batch, or look for an overflow where this value was made"
             )

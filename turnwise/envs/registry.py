@@ -94,7 +94,10 @@ def specs() -> list[EnvSpec]:
 
 
 def find(env_id: str) -> tuple[EnvSpec, dict[str, Any]]:
-    """The spec behind an id and the arguments its fields give; raises ValueError with the closest ids."""
+    """The spec behind an id and the arguments its fields give; raises ValueError with the closest ids.
+
+    `module:Class` needs no registration: it names an environment of the user's own.
+    """
     _load_all()
     exact = _SPECS.get(env_id)
     candidates = [exact] if exact else list(_SPECS.values())
@@ -102,7 +105,9 @@ def find(env_id: str) -> tuple[EnvSpec, dict[str, Any]]:
         fields = spec.match(env_id)
         if fields is not None:
             return spec, fields
-    raise ValueError(_unknown(env_id))
+    if _PLACE.fullmatch(env_id):
+        return _unregistered(env_id), {}
+    raise ValueError(f"{_unknown(env_id)} An environment of your own is named module:Class")
 
 
 def make(env_id: str, **kwargs: Any) -> Env:
@@ -145,6 +150,18 @@ def _entry(spec: EnvSpec) -> Callable[..., Env]:
         return spec.entry_point
     module, _, name = spec.entry_point.partition(":")
     return getattr(import_module(module), name)
+
+
+@cache
+def _unregistered(place: str) -> EnvSpec:
+    spec = EnvSpec(id=place, entry_point=place, summary="")
+    try:
+        entry = _entry(spec)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise ValueError(f"cannot import {place}: {error}; run this in the folder that holds the module") from error
+    if not callable(entry):
+        raise ValueError(f"{place} is {entry!r}; name a class of environments, or a function that makes one")
+    return spec
 
 
 @cache

@@ -24,6 +24,7 @@ from turnwise.policy.text_loading import (
     head_of,
     load_model,
     remove_dropout,
+    without_progress_bars,
 )
 from turnwise.policy.text_lora import LoraSettings, adapter_off, attach_lora, is_adapter, merged_state
 from turnwise.types import Scores, TokenBatch
@@ -135,7 +136,8 @@ class TextPolicy:
 
     def save(self, folder: str | Path) -> None:
         """Write a complete model that `from_pretrained` loads, an adapter merged in, and the tokenizer."""
-        self.model.save_pretrained(folder, state_dict=merged_state(self.model) if self.has_adapter else None)
+        with without_progress_bars():
+            self.model.save_pretrained(folder, state_dict=merged_state(self.model) if self.has_adapter else None)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
 
@@ -175,6 +177,12 @@ class Reference:
         if moving:
             raise ValueError(f"the base under the LoRA trains too ({moving[0]}); use Reference.copy_of(policy)")
         return cls(policy, without_adapter=True)
+
+    @classmethod
+    def of_folder(cls, folder: str | Path, *, like: TextPolicy) -> Reference:
+        """The model in a folder, held as `like` is."""
+        dtype = "bf16" if like.model.dtype == torch.bfloat16 else "fp32"
+        return cls(TextPolicy.load(folder, dtype=dtype, device=like.model.device, train=[]), without_adapter=False)
 
     @property
     def head(self) -> Head:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import logging as transformers_logging
 
 from turnwise.policy.logprobs import Head
 from turnwise.policy.models import resolve_model
@@ -36,8 +38,21 @@ def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device
         raise ValueError(
             f"{name!r} has no tokenizer that loads; save one there with tokenizer.save_pretrained ({error})"
         ) from error
-    model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=PRECISIONS[dtype])
+    with without_progress_bars():
+        model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=PRECISIONS[dtype])
     return model.to(device), tokenizer
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Small files need no bars of transformers across a run's own screen."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def head_of(model: PreTrainedModel) -> Head:

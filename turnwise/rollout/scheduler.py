@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -113,7 +113,7 @@ class Scheduler:
         finished = [episode async for episode in self.episodes(specs, agents)]
         return [(spec, trajectories) for _, spec, trajectories in sorted(finished, key=lambda episode: episode[0])]
 
-    async def episodes(self, specs: Specs, agents: Agents) -> AsyncIterator[Finished]:
+    async def episodes(self, specs: Specs, agents: Agents) -> AsyncGenerator[Finished]:
         """Episodes as they finish: the spec's position, the spec and one trajectory per seat."""
         _check_agents(agents)
         source, finished = _Numbered(specs), asyncio.Queue[Finished | BaseException | None](self._concurrency)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from turnwise.runs.journal import Journal, plain
 
 SCHEMA = 1
 CONFIG, META = "config.yaml", "meta.json"
+JOURNALS = ("metrics", "turns", "events", "evals")
 
 
 class RunFolder:
@@ -24,10 +27,7 @@ class RunFolder:
 
     def __init__(self, path: Path, config: dict[str, Any], meta: dict[str, Any]) -> None:
         self.path, self.config, self.meta = path, config, meta
-        self.metrics = Journal(path / "metrics.jsonl")
-        self.turns = Journal(path / "turns.jsonl")
-        self.events = Journal(path / "events.jsonl")
-        self.evals = Journal(path / "evals.jsonl")
+        self.metrics, self.turns, self.events, self.evals = (Journal(path / f"{name}.jsonl") for name in JOURNALS)
         self.checkpoints = Checkpoints(path / "checkpoints")
 
     @classmethod
@@ -40,8 +40,10 @@ class RunFolder:
             shutil.rmtree(draft, ignore_errors=True)
             for name in ("rollouts", "checkpoints"):
                 (draft / name).mkdir(parents=True)
+            for name in JOURNALS:
+                (draft / f"{name}.jsonl").touch()
             try:
-                write_whole(draft / CONFIG, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True).encode())
+                write_whole(draft / CONFIG, _to_yaml(config))
                 write_whole(draft / META, _to_json({"schema": SCHEMA, **meta}))
                 draft.rename(path)
                 sync(path.parent)
@@ -62,10 +64,30 @@ class RunFolder:
             config = yaml.safe_load((path / CONFIG).read_bytes())
         return cls(path, config, meta)
 
+    @contextmanager
+    def claim(self) -> Iterator[None]:
+        """Be the run's one writer until the block ends, or the process in whatever way; a second writer is refused."""
+        with explained("write", self.path):
+            lock = (self.path / "lock").open("a")
+        with lock:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, no forked worker inherits this one
+            except OSError as error:
+                raise RunFolderError(
+                    f"{self.path} is being written by another process; wait until it is done, or stop it first"
+                ) from error
+            yield
+
+    def reconfigure(self, config: Mapping[str, Any]) -> None:
+        """Replace the config: a run may be made longer when it is resumed."""
+        self.config = dict(config)
+        with explained("write", self.path / CONFIG):
+            write_whole(self.path / CONFIG, _to_yaml(self.config))
+
     @property
     def journals(self) -> dict[str, Journal]:
         """The four journals by name."""
-        return {"metrics": self.metrics, "turns": self.turns, "events": self.events, "evals": self.evals}
+        return dict(zip(JOURNALS, (self.metrics, self.turns, self.events, self.evals), strict=True))
 
     def rollouts_file(self, step: int) -> Path:
         """Where the trajectories of a step lie."""
@@ -116,6 +138,10 @@ def _parse_meta(path: Path) -> dict[str, Any]:
             "use the version that wrote the run"
         )
     return meta
+
+
+def _to_yaml(config: Mapping[str, Any]) -> bytes:
+    return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True).encode()
 
 
 def _to_json(content: Mapping[str, Any]) -> bytes:

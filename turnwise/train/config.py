@@ -151,8 +151,8 @@ class GuardChoice(Settings):
     @classmethod
     def _short(cls, value: Any) -> Any:
         # YAML reads a bare off as False.
-        mode = {False: "off", True: "warn"}.get(value, value) if isinstance(value, bool | str) else None
-        return value if mode is None else {"mode": mode, "signals": {}}
+        mode = "off" if value is False else value
+        return {"mode": mode, "signals": {}} if isinstance(mode, str) else value
 
 
 class Checkpoint(Settings):

@@ -42,12 +42,16 @@ class Player:
             )
         )
         self.renderer, self.lockstep = renderer, lockstep
-        self._rollout = rollout
+        self._rollout, self._seed = rollout, seed
         self._sampling = SamplingParams(max_tokens=rollout.max_tokens, temperature=rollout.temperature)
-        limits = Limits(max_turns=rollout.max_turns, step_seconds=rollout.step_seconds)
-        self.scheduler = Scheduler(concurrency=rollout.concurrency, limits=limits, seed=seed)
+        self.scheduler = self.make_scheduler()
         # One event loop for the whole run: worker processes of environments belong to it.
         self._runner = asyncio.Runner()
+
+    def make_scheduler(self) -> Scheduler:
+        """A scheduler with the recipe's limits; each event loop needs its own."""
+        limits = Limits(max_turns=self._rollout.max_turns, step_seconds=self._rollout.step_seconds)
+        return Scheduler(concurrency=self._rollout.concurrency, limits=limits, seed=self._seed)
 
     def agent(self, temperature: float | None = None) -> PolicyAgent:
         """The policy as an agent; by default it samples as in training."""

@@ -1,0 +1,45 @@
+"""Cutting a packed batch: minibatches for optimiser steps, micro-batches for memory. A sequence is never cut."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+
+from turnwise.types import TokenBatch
+
+
+def minibatches(batch: TokenBatch, *, epochs: int, count: int, rng: random.Random) -> Iterator[TokenBatch]:
+    """Every epoch shuffles the sequences and deals them into `count` parts; empty parts are left out."""
+    for _ in range(epochs):
+        order = rng.sample(range(batch.sequences), batch.sequences)
+        for part in range(count):
+            if chosen := order[part::count]:
+                yield batch.select(chosen)
+
+
+def micro_batches(batch: TokenBatch, *, tokens: int) -> Iterator[TokenBatch]:
+    """Neighbouring sequences with at most `tokens` tokens together (one that is longer goes alone).
+
+    The sequences of a trajectory stay together, because they share the value of the state in which it was cut.
+    """
+    lengths, trajectories = batch.length_S.tolist(), batch.trajectory_S.tolist()
+    runs = _runs(trajectories)
+    chosen: list[int] = []
+    for run in runs:
+        if chosen and sum(lengths[row] for row in (*chosen, *run)) > tokens:
+            yield batch.select(chosen)
+            chosen = []
+        chosen += run
+    if chosen:
+        yield batch if len(chosen) == batch.sequences else batch.select(chosen)
+
+
+def _runs(values: Sequence[int]) -> list[list[int]]:
+    """Row numbers of neighbours with equal values."""
+    runs: list[list[int]] = []
+    for row, value in enumerate(values):
+        if runs and values[runs[-1][-1]] == value:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return runs

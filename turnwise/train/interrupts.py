@@ -1,0 +1,31 @@
+"""Ctrl-C that loses nothing: the first asks the run to finish its step and save, the second ends it at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any, Self
+
+
+class Interrupts:
+    """Notices SIGINT and SIGTERM: `with Interrupts() as interrupts: ... if interrupts.requested: ...`."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # Python gives signals to no other
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._notice)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _notice(self, number: int, frame: FrameType | None) -> None:
+        if self.requested:
+            raise KeyboardInterrupt
+        self.requested = True

@@ -1,0 +1,283 @@
+"""The learner: groups of episodes in, a better policy out. It knows the row of an algorithm and no algorithm's name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from turnwise.algorithm import Algorithm, Loss, apply_filters, compute_credit, compute_loss, make_scale
+from turnwise.ops.clip_bias import Scale
+from turnwise.ops.diagnostics import TurnTable
+from turnwise.ops.weights import Counts
+from turnwise.policy.critics import Bins, Critic
+from turnwise.policy.text import Reference, TextPolicy
+from turnwise.rollout.packing import pack
+from turnwise.train.batches import micro_batches, minibatches
+from turnwise.train.config import Train
+from turnwise.train.optimizer import Optimizer
+from turnwise.train.schedule import learning_rate_factor
+from turnwise.types import Group, Scores, TokenBatch
+
+Allows = Callable[..., bool]
+"""The guard's word on one optimiser step: `allows(step=…, update=…, gradient_norm=…, loss=…)`."""
+
+
+@dataclass(kw_only=True)
+class Update:
+    """What one optimiser step did."""
+
+    loss: dict[str, float]
+    table: TurnTable
+    gradient_norm: float
+    critic_gradient_norm: float | None
+    scale: Scale | None
+    taken: bool
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What one step's learning did: numbers for `metrics.jsonl`, and one row per turn index for `turns.jsonl`."""
+
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    turns: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+
+
+class Learner:
+    """Owns policy, critic, reference and optimisers.
+
+    Example:
+
+        learner = Learner(TextPolicy.load("nano"), preset("st-ppo"), Train(learning_rate=5e-4), seed=0)
+        batch = learner.prepare(groups)              # filter, pack, score, credit
+        report = learner.learn(batch, step=1)        # minibatches, losses, optimiser steps
+    """
+
+    def __init__(
+        self,
+        policy: TextPolicy,
+        row: Algorithm,
+        settings: Train,
+        *,
+        seed: int = 0,
+        temperature: float = 1.0,
+        reference: Reference | None = None,
+    ) -> None:
+        self.policy, self.row, self.settings = policy, row, settings
+        self.seed, self.temperature = seed, temperature
+        self.critic = _make_critic(policy, row, settings)
+        self.reference = reference
+        if row.needs_reference and reference is None:
+            self.reference = Reference.base_of(policy) if policy.has_adapter else Reference.copy_of(policy)
+        self.actor = Optimizer(policy.trainable(), betas=settings.betas, weight_decay=settings.weight_decay)
+        self.critic_optimizer = None
+        if self.critic is not None:
+            self.critic_optimizer = Optimizer(self.critic.trainable(), betas=settings.betas, weight_decay=0.0)
+        self.scale = make_scale(row)
+        self.updates = 0
+        """Optimiser steps so far; the critic's warm-up counts by it."""
+        self.rate_factor = 1.0
+        """What the guard has made of the learning rate."""
+        self.hold: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Entered while weights change, so that nothing samples from half of a step."""
+
+    def prepare(self, groups: Sequence[Group]) -> TokenBatch | None:
+        """Filter, pack, score and credit; None when the filters leave nothing to learn from."""
+        kept = apply_filters(self.row, groups)
+        if not any(turn.sampled_ids for group in kept for t in group.trajectories for turn in t.turns):
+            return None
+        batch = pack(kept).to(self.policy.model.device)
+        return compute_credit(self.row, self._scored(batch))
+
+    def learn(self, batch: TokenBatch, step: int, allows: Allows | None = None) -> Report:
+        """All optimiser steps that the row takes on one batch."""
+        rng = random.Random(f"{self.seed}:{step}:minibatches")
+        parts = minibatches(batch, epochs=self.row.epochs, count=self.row.minibatches, rng=rng)
+        updates = [self._update(part, step, number, allows) for number, part in enumerate(parts)]
+        return _report(batch, updates, self._rate(step))
+
+    # Scoring: what the row needs to know before the first optimiser step, and nothing else.
+
+    @torch.no_grad()
+    def _scored(self, batch: TokenBatch) -> TokenBatch:
+        parts = list(micro_batches(batch, tokens=self.settings.micro_tokens))
+        if self._needs_old():
+            batch = batch.with_(old_T=self._each(parts, lambda part: self._score(self.policy, part)))
+        if self.reference is not None:
+            reference = self.reference
+            batch = batch.with_(ref_T=self._each(parts, lambda part: self._score(reference, part)))
+        if self.critic is not None:
+            assessed = [self.critic.assess(part, self.policy) for part in parts]
+            batch = batch.with_(
+                value_T=torch.cat([_there(part.value_T) for part in assessed]),
+                bootstrap_S=torch.cat([_there(part.bootstrap_S) for part in assessed]),
+            )
+        return batch
+
+    def _needs_old(self) -> bool:
+        """With one update per rollout the old policy is the policy itself, unless credit asks before that."""
+        row = self.row
+        credit_asks = row.mismatch.kind != "none" or any(part.kind == "token-kl" for part in row.reward)
+        return credit_asks or row.updates_per_rollout > 1
+
+    def _score(self, policy: TextPolicy | Reference, part: TokenBatch) -> Tensor:
+        return policy.score(part, temperature=self.temperature).logprob_T
+
+    @staticmethod
+    def _each(parts: Sequence[TokenBatch], score: Callable[[TokenBatch], Tensor]) -> Tensor:
+        return torch.cat([score(part) for part in parts])
+
+    # Optimiser steps.
+
+    def _update(self, batch: TokenBatch, step: int, number: int, allows: Allows | None) -> Update:
+        counts = Counts.of(batch)
+        self.actor.zero_grad()
+        if self.critic_optimizer is not None:
+            self.critic_optimizer.zero_grad()
+        losses = [self._backward(part, counts) for part in micro_batches(batch, tokens=self.settings.micro_tokens)]
+        scale = None if self.scale is None else self.scale.finish()
+        before = scale.value if scale is not None and scale.apply == "gradient" else 1.0
+        norm = self.actor.clip(self.settings.grad_clip, scale=before)
+        critic_norm = None if self.critic_optimizer is None else self.critic_optimizer.clip(self.settings.grad_clip)
+        total = sum(loss["total"] for loss, _ in losses)
+        worst = norm if critic_norm is None else max(norm, critic_norm, key=_badness)
+        taken = allows is None or allows(step=step, update=number, gradient_norm=worst, loss=total)
+        if taken:
+            self._step(step, scale)
+        table = losses[0][1]
+        for _, more in losses[1:]:
+            table += more
+        added = {name: sum(loss[name] for loss, _ in losses) for name in losses[0][0]}
+        return Update(
+            loss=added, table=table, gradient_norm=norm, critic_gradient_norm=critic_norm, scale=scale, taken=taken
+        )
+
+    def _backward(self, part: TokenBatch, counts: Counts) -> tuple[dict[str, float], TurnTable]:
+        """Add one micro-batch's gradient; returns the parts of its loss and its diagnostics."""
+        scores = self._scores(part)
+        if part.old_T is None:
+            part = part.with_(old_T=scores.logprob_T.detach())
+        loss = compute_loss(self.row, part, scores, counts=counts)
+        if self.scale is not None:
+            self.scale.observe(
+                bias=loss.bias,
+                coefficient_T=loss.bias_T,
+                logprob_T=scores.logprob_T,
+                collision_T=scores.collision_T,
+                parameters=list(self.actor.parameters.values()),
+            )
+        loss.total.backward()
+        return _numbers(loss), loss.table
+
+    def _scores(self, part: TokenBatch) -> Scores:
+        full_kl = any(part.options.get("estimator") == "full" for part in self.row.regularizers)
+        return self.policy.score(
+            part,
+            temperature=self.temperature,
+            entropy=True,
+            collision=self.row.needs_collision,
+            reference=self.reference if full_kl else None,
+            critic=self.critic,
+        )
+
+    def _step(self, step: int, scale: Scale | None) -> None:
+        with self.hold():
+            if self.updates >= self.row.critic.warmup or self.critic is None:
+                # The scale multiplies what the optimiser does, not what it is given: Adam would divide it out again.
+                taken = scale.value if scale is not None and scale.apply == "step" else 1.0
+                self.actor.step(self._rate(step) * taken)
+            if self.critic_optimizer is not None:
+                self.critic_optimizer.step(self.settings.critic_learning_rate * self._factor(step))
+        self.updates += 1
+
+    def _rate(self, step: int) -> float:
+        return self.settings.learning_rate * self._factor(step) * self.rate_factor
+
+    def _factor(self, step: int) -> float:
+        settings = self.settings
+        return learning_rate_factor(step, total=settings.steps, warmup=settings.warmup, schedule=settings.schedule)
+
+    # State, for checkpoints.
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is not a tensor."""
+        scale = None if self.scale is None else self.scale.state_dict()
+        return {"updates": self.updates, "scale": scale}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()`."""
+        self.updates = int(state["updates"])
+        if self.scale is not None and state["scale"] is not None:
+            self.scale.load_state_dict(state["scale"])
+
+
+def _make_critic(policy: TextPolicy, row: Algorithm, settings: Train) -> Critic | None:
+    if not row.needs_critic:
+        return None
+    bins = Bins.of(row)
+    if settings.critic == "shared":
+        return Critic.shared(policy, bins=bins)
+    return Critic.separate(policy.model, bins=bins)
+
+
+def _there(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor
+
+
+def _badness(norm: float) -> tuple[bool, float]:
+    """NaN is the worst of all norms."""
+    return norm != norm, norm
+
+
+def _numbers(loss: Loss) -> dict[str, float]:
+    numbers = {"total": float(loss.total.detach()), "policy": float(loss.policy)}
+    numbers |= {name: float(penalty) for name, penalty in loss.regularizers.items()}
+    return numbers if loss.value is None else {**numbers, "value": float(loss.value)}
+
+
+def _report(batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report:
+    table = updates[0].table
+    for update in updates[1:]:
+        table += update.table
+    metrics = {f"loss/{name}": _mean([update.loss[name] for update in updates]) for name in updates[0].loss}
+    del metrics["loss/total"]
+    norms = [update.gradient_norm for update in updates]
+    metrics |= table.totals() | {
+        "train/updates": float(len(updates)),
+        "train/skipped": float(sum(not update.taken for update in updates)),
+        "train/gradient_norm": _mean(norms),
+        "train/gradient_norm_max": max(norms, key=_badness),
+        "train/learning_rate": rate,
+        "train/sequences": float(batch.sequences),
+        "train/tokens": float(batch.tokens),
+    }
+    critic_norms = [update.critic_gradient_norm for update in updates if update.critic_gradient_norm is not None]
+    if critic_norms:
+        metrics["train/critic_gradient_norm"] = _mean(critic_norms)
+        metrics["train/explained_variance"] = explained_variance(batch)
+    scales = [update.scale for update in updates if update.scale is not None]
+    if scales:
+        metrics["train/scale"] = _mean([scale.value for scale in scales])
+        metrics["train/scale_min"] = min(scale.value for scale in scales)
+        metrics["train/clip_bias"] = _mean([scale.norm for scale in scales])
+    return Report(metrics=metrics, turns=table.rows())
+
+
+def explained_variance(batch: TokenBatch) -> float:
+    """1 − Var(return − value) / Var(return) over sampled tokens: 1 a perfect critic, 0 one that knows only the mean."""
+    if batch.value_T is None or batch.return_T is None:
+        return 0.0
+    returns = batch.return_T[batch.sampled_T].double()
+    errors = returns - batch.value_T[batch.sampled_T].double()
+    spread = float(returns.var(correction=0))
+    return 1 - float(errors.var(correction=0)) / spread if spread > 0 else 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

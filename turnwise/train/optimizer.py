@@ -1,0 +1,80 @@
+"""AdamW that a run can rely on: full-precision steps whatever the weights are held in, and state as named tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+class Optimizer:
+    """AdamW over named parameters.
+
+    Weights in half precision get a copy in single precision that takes the steps: steps of 1e-6 would be rounded away.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], *, betas: tuple[float, float], weight_decay: float
+    ) -> None:
+        self.parameters = dict(parameters)
+        self._masters = {
+            name: nn.Parameter(parameter.detach().float(), requires_grad=True)
+            for name, parameter in self.parameters.items()
+            if parameter.dtype != torch.float32
+        }
+        targets = [self._masters.get(name, parameter) for name, parameter in self.parameters.items()]
+        on_cuda = all(target.is_cuda for target in targets)
+        self._adam = torch.optim.AdamW(targets, lr=0.0, betas=betas, weight_decay=weight_decay, fused=on_cuda or None)
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def clip(self, limit: float, *, scale: float = 1.0) -> float:
+        """Multiply the gradient, cut its norm at the limit, and return the norm that it had between the two."""
+        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
+        if scale != 1.0:
+            for gradient in gradients:
+                gradient.mul_(scale)
+        return float(nn.utils.clip_grad_norm_(self.parameters.values(), limit))
+
+    def step(self, learning_rate: float) -> None:
+        """Move the weights."""
+        for name, master in self._masters.items():
+            gradient = self.parameters[name].grad
+            master.grad = None if gradient is None else gradient.float()
+        for group in self._adam.param_groups:
+            group["lr"] = learning_rate
+        self._adam.step()
+        with torch.no_grad():
+            for name, master in self._masters.items():
+                self.parameters[name].copy_(master)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Moments and single-precision weights by name: what a checkpoint keeps."""
+        kept = {f"master.{name}": master.detach() for name, master in self._masters.items()}
+        for name, target in self._targets():
+            for moment in _MOMENTS:
+                if target in self._adam.state:
+                    kept[f"{moment}.{name}"] = self._adam.state[target][moment]
+        return kept
+
+    def load_tensors(self, kept: Mapping[str, Tensor]) -> None:
+        """Go on from `tensors()`."""
+        with torch.no_grad():
+            for name, master in self._masters.items():
+                master.copy_(kept[f"master.{name}"])
+        self._adam.state.clear()
+        for name, target in self._targets():
+            if f"step.{name}" in kept:
+                # Moments lie where the weights do; the counter stays where Adam keeps it.
+                moments = {moment: kept[f"{moment}.{name}"].to(target.device) for moment in _MOMENTS}
+                moments["step"] = moments["step"] if self._adam.defaults["fused"] else moments["step"].cpu()
+                self._adam.state[target] = moments
+
+    def _targets(self) -> list[tuple[str, nn.Parameter]]:
+        return [(name, self._masters.get(name, parameter)) for name, parameter in self.parameters.items()]

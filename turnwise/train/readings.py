@@ -1,0 +1,57 @@
+"""What the episodes of a step say: the `rollout/…` metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from turnwise.types import Group, StopReason, Trajectory
+
+_CUT = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL)
+_GRAM = 4
+"""Tokens in a row that count as repeated text when they come again in the same turn."""
+
+
+def read_rollout(groups: Sequence[Group], *, version: int) -> dict[str, float]:
+    """Success and conduct of the episodes that were sound, and the share of those that were not.
+
+    `version` is the learner's: how much older a turn's sampler was is its lag.
+    """
+    played = [trajectory for group in groups for trajectory in group.trajectories]
+    sound = [trajectory for trajectory in played if not trajectory.stop.is_failure]
+    metrics = {"rollout/episodes": float(len(played)), "rollout/faults": 1 - len(sound) / max(len(played), 1)}
+    compared = [group.trajectories for group in groups if len(group.trajectories) > 1]
+    if compared:
+        metrics["rollout/zero_variance"] = sum(len({t.reward for t in tries}) == 1 for tries in compared) / len(
+            compared
+        )
+    return metrics | (_outcomes(sound) | _conduct(sound, version) if sound else {})
+
+
+def _outcomes(sound: Sequence[Trajectory]) -> dict[str, float]:
+    return {
+        "rollout/success": sum(trajectory.success for trajectory in sound) / len(sound),
+        "rollout/reward": sum(trajectory.reward for trajectory in sound) / len(sound),
+        "rollout/cut": sum(trajectory.stop in _CUT for trajectory in sound) / len(sound),
+    }
+
+
+def _conduct(sound: Sequence[Trajectory], version: int) -> dict[str, float]:
+    turns = [turn for trajectory in sound for turn in trajectory.turns]
+    lags = [version - turn.policy_version for turn in turns] or [0]
+    return {
+        "rollout/turns": len(turns) / len(sound),
+        "rollout/tokens": sum(len(turn.sampled_ids) for turn in turns) / len(sound),
+        "rollout/valid": sum(turn.valid for turn in turns) / max(len(turns), 1),
+        "rollout/repetition": _repetition([turn.sampled_ids for turn in turns]),
+        "rollout/lag_mean": sum(lags) / len(lags),
+        "rollout/lag_max": float(max(lags)),
+    }
+
+
+def _repetition(turns: Sequence[Sequence[int]]) -> float:
+    """The share of runs of four tokens that occurred before in the same turn."""
+    total = different = 0
+    for ids in turns:
+        grams = [tuple(ids[start : start + _GRAM]) for start in range(len(ids) - _GRAM + 1)]
+        total, different = total + len(grams), different + len(set(grams))
+    return 1 - different / total if total else 0.0

@@ -1,0 +1,97 @@
+"""Getting a run ready: everything that can be wrong is found here, before a single file is written."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from turnwise import __version__
+from turnwise.envs.check import check_env
+from turnwise.policy.rendering import Renderer
+from turnwise.policy.text import TextPolicy
+from turnwise.policy.text_lora import LoraSettings
+from turnwise.train.chats import chat_groups
+from turnwise.train.config import Recipe
+from turnwise.train.demonstrations import expert_groups
+from turnwise.train.imitation import Imitation
+
+_DOCTOR_SEEDS = 2
+
+
+def choose_device(recipe: Recipe) -> str:
+    """The recipe's device; auto takes a GPU where there is one."""
+    if recipe.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if recipe.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device is {recipe.device!r} but torch sees no GPU; use device=cpu, or mend the driver")
+    return recipe.device
+
+
+def load_policy(recipe: Recipe, source: str | Path | None = None) -> TextPolicy:
+    """The recipe's policy, from its own model or from a folder that replaces it."""
+    model = recipe.model
+    lora = None
+    if model.lora is not None:
+        lora = LoraSettings(rank=model.lora.rank, alpha=model.lora.alpha, seed=recipe.seed)
+    try:
+        return TextPolicy.load(
+            source or model.name,
+            dtype=model.dtype,
+            device=choose_device(recipe),
+            lora=lora,
+            checkpointing=model.checkpointing,
+            compile_layers=model.compile,
+        )
+    except OSError as error:
+        raise ValueError(f"the model {str(source or model.name)!r} does not load: {error}") from error
+
+
+def make_renderer(recipe: Recipe, policy: TextPolicy) -> Renderer:
+    """How the recipe's conversations become tokens."""
+    return Renderer(policy.tokenizer, template=recipe.model.template, system=recipe.model.system)
+
+
+def require_sound_env(recipe: Recipe) -> None:
+    """Have the env doctor look at the environment; ValueError with its findings when it is unfit."""
+    if not recipe.env.check:
+        return
+    for kwargs in (recipe.env.kwargs, {**recipe.env.kwargs, **recipe.env.held_out}):
+        report = check_env(recipe.env.id, kwargs=kwargs, seeds=_DOCTOR_SEEDS, deadline=recipe.rollout.step_seconds)
+        if not report.ok:
+            found = "; ".join(f"{defect.check}: {defect.text}" for defect in report.defects)
+            raise ValueError(
+                f"{recipe.env.id} is unfit for training: {found}. `turnwise check-env {recipe.env.id}` says more; "
+                "env.check=false trains on it all the same"
+            )
+
+
+def make_imitation(recipe: Recipe, renderer: Renderer) -> Imitation:
+    """The demonstrations of the recipe's imitation stage."""
+    sft = recipe.sft
+    if sft is None:
+        raise ValueError("the recipe has no imitation stage; add an sft section, such as sft: {demonstrations: 512}")
+    if sft.chats is not None:
+        groups = chat_groups(Path(sft.chats), renderer, limit=sft.demonstrations)
+    else:
+        turns = recipe.rollout.max_turns
+        groups = expert_groups(recipe.env, renderer, count=sft.demonstrations, max_turns=turns, seed=recipe.seed)
+    return Imitation(groups, sft, seed=recipe.seed)
+
+
+def describe_run(recipe: Recipe) -> Mapping[str, Any]:
+    """What `meta.json` says about the circumstances."""
+    return {
+        "turnwise": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": choose_device(recipe),
+        "threads": torch.get_num_threads(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+    }

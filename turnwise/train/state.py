@@ -1,0 +1,81 @@
+"""What a checkpoint holds beside the model: everything without which the run would not go on bit for bit.
+
+    step_000120/            a model that `from_pretrained` loads, and its tokenizer
+      resume/state.json     counters, scale, guard, sizes of the journals
+      resume/*.safetensors  optimiser moments, critic, adapter
+      resume/ahead/         groups of later steps that were already played
+
+Generators need no state: every draw is a function of (seed, step) or of (seed, episode).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from turnwise.runs.ledger import read_groups, write_groups
+from turnwise.train.learner import Learner
+from turnwise.types import Group
+
+_RESUME = "resume"
+
+
+def write_state(
+    folder: Path, learner: Learner, state: Mapping[str, Any], ahead: Mapping[int, list[Group]] | None = None
+) -> None:
+    """Fill a checkpoint's folder."""
+    learner.policy.save(folder)
+    resume = folder / _RESUME
+    resume.mkdir()
+    if learner.policy.has_adapter:  # the model above has it merged in
+        _save(resume / "adapter.safetensors", learner.policy.trainable())
+    _save(resume / "actor.safetensors", learner.actor.tensors())
+    if learner.critic is not None and learner.critic_optimizer is not None:
+        _save(resume / "critic.safetensors", learner.critic.trainable())
+        _save(resume / "critic_optimizer.safetensors", learner.critic_optimizer.tensors())
+    (resume / "state.json").write_text(json.dumps({**state, "learner": learner.state_dict()}, indent=1))
+    for step, groups in (ahead or {}).items():
+        (resume / "ahead").mkdir(exist_ok=True)
+        write_groups(resume / "ahead" / f"step_{step:06d}.jsonl.zst", groups)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The part of a checkpoint's state that is not tensors."""
+    return json.loads((folder / _RESUME / "state.json").read_text())
+
+
+def read_ahead(folder: Path) -> dict[int, list[Group]]:
+    """Groups of later steps that were already played."""
+    files = (folder / _RESUME / "ahead").glob("step_*.jsonl.zst")
+    return {int(file.name[5:].split(".")[0]): read_groups(file) for file in sorted(files)}
+
+
+def load_learner(folder: Path, learner: Learner) -> None:
+    """Put weights, critic and optimisers back, in place: an engine that shares the weights goes on with them."""
+    resume = folder / _RESUME
+    if learner.policy.has_adapter:
+        weights = load_file(resume / "adapter.safetensors")
+    else:
+        weights = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    _copy(weights, learner.policy.trainable())
+    learner.actor.load_tensors(load_file(resume / "actor.safetensors"))
+    if learner.critic is not None and learner.critic_optimizer is not None:
+        _copy(load_file(resume / "critic.safetensors"), learner.critic.trainable())
+        learner.critic_optimizer.load_tensors(load_file(resume / "critic_optimizer.safetensors"))
+    learner.load_state_dict(read_state(folder)["learner"])
+
+
+def _save(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, file)
+
+
+@torch.no_grad()
+def _copy(kept: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]) -> None:
+    for name, parameter in parameters.items():
+        parameter.copy_(kept[name])

@@ -1,0 +1,303 @@
+"""The loop: play → prepare → learn → publish → guard → record, over and over, and nothing lost on the way.
+
+A run is a function of (recipe, seed). Everything it needs to go on lies in its checkpoints, so that a run that was
+killed and resumed ends with the same bits as one that was not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from turnwise.evaluate.evaluation import play_specs, summarize
+from turnwise.policy.text import Reference, TextPolicy
+from turnwise.runs.folder import RunFolder
+from turnwise.runs.ledger import write_groups
+from turnwise.runs.loggers import Loggers
+from turnwise.train.config import Recipe
+from turnwise.train.console import RunConsole
+from turnwise.train.guard import Guard, Verdict
+from turnwise.train.imitation import Imitation
+from turnwise.train.interrupts import Interrupts
+from turnwise.train.learner import Learner, Report
+from turnwise.train.player import Player
+from turnwise.train.readings import read_rollout
+from turnwise.train.setup import make_renderer
+from turnwise.train.source import Demonstrated, Played, PlayedAhead, Source, answers_inline
+from turnwise.train.state import load_learner, read_ahead, read_state, write_state
+from turnwise.types import Group, NonFiniteError
+
+_SAMPLES = 3
+"""Held-out episodes that are shown before and after."""
+_LOST_STEPS = 3
+"""Steps in a row without one sound episode after which a run ends: something is broken that training cannot mend."""
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """Where a run is: what a checkpoint keeps besides tensors."""
+
+    step: int = 0
+    good: int = 0
+    """The newest checkpoint that was followed by healthy steps: what the guard restores."""
+    saved: list[int] = field(default_factory=list[int])
+    """Checkpoints that may yet turn out good."""
+    best: int = 0
+    best_success: float = -1.0
+    reference: int = 0
+    """The checkpoint that the reference is."""
+    lost: int = 0
+    """Steps in a row without one sound episode."""
+
+
+class Trainer:
+    """One stage of a run, from its first step or from a checkpoint: `Trainer(...).run()`."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: RunFolder,
+        policy: TextPolicy,
+        *,
+        console: RunConsole,
+        imitation: Imitation | None = None,
+        checkpoint: Path | None = None,
+    ) -> None:
+        self.recipe, self.run_folder, self.console = recipe, run, console
+        self.guard, self.progress, self.status = Guard(recipe.guard), Progress(), "finished"
+        self.learner = Learner(
+            policy, recipe.algorithm, recipe.train, seed=recipe.seed, temperature=recipe.rollout.temperature
+        )
+        lockstep = recipe.rollout.lockstep
+        if lockstep is None:
+            lockstep = recipe.algorithm.max_lag == 0 and answers_inline(recipe)
+        self.player = Player(
+            policy,
+            rollout=recipe.rollout,
+            renderer=make_renderer(recipe, policy),
+            seed=recipe.seed,
+            lockstep=lockstep,
+        )
+        self.learner.hold = self.player.paused
+        self.loggers = Loggers.of(recipe.log, run)
+        if checkpoint is not None:
+            self._load(checkpoint)
+        self.source = self._make_source(imitation, checkpoint)
+
+    def run(self) -> dict[str, Any]:
+        """Train to the last step, or until the user or the guard says stop; returns a summary."""
+        with Interrupts() as interrupts:
+            try:
+                if self.progress.step == 0:
+                    self._save()
+                    self._evaluate(samples="before")
+                while self.progress.step < self.recipe.train.steps and self.status == "finished":
+                    self._step()
+                    if interrupts.requested:
+                        self.status = "interrupted"
+                return self._finish()
+            finally:
+                self.source.close()
+                self.player.close()
+                self.loggers.close()
+
+    def _step(self) -> None:
+        step = self.progress.step + 1
+        watch, busy = Watch(), self.player.engine.busy_seconds
+        self.console.phase("playing")
+        with watch.timing("rollout"):
+            groups = self.source.groups(step)
+        playing = self.player.engine.busy_seconds - busy
+        row = {"step": step, **read_rollout(groups, version=step - 1)}
+        report, error = self._learn(groups, step, watch)
+        with watch.timing("publish"):
+            self.source.publish(step)
+        row |= report.metrics | watch.metrics(groups, tokens=report.metrics.get("train/tokens", 0), playing=playing)
+        verdict = self.guard.judge(step, row)
+        self.progress.step = step
+        self._record(row, report, groups)
+        self._act(verdict, error)
+        self._keep_promises(step)
+
+    def _learn(self, groups: list[Group], step: int, watch: Watch) -> tuple[Report, NonFiniteError | None]:
+        """Learn from the groups; numbers that are not finite are the guard's business."""
+        try:
+            self.console.phase("scoring")
+            with watch.timing("score"):
+                batch = self.learner.prepare(groups)
+            if batch is None:
+                return Report(), None
+            self.console.phase("learning")
+            with watch.timing("update"):
+                return self.learner.learn(batch, step, self.guard.allows), None
+        except NonFiniteError as error:
+            self.guard.broken(step=step, text=str(error))
+            return Report(), error
+
+    def _record(self, row: dict[str, Any], report: Report, groups: list[Group]) -> None:
+        step = self.progress.step
+        self.run_folder.metrics.append(row)
+        for turn in report.turns:
+            self.run_folder.turns.append({"step": step, **turn})
+        every = self.recipe.log.rollouts
+        if every and step % every == 0:
+            write_groups(self.run_folder.rollouts_file(step), groups)
+        self.loggers.row(row)
+        self._count_faults(row)
+        self.console.step(row, guard=self.guard.state)
+
+    def _count_faults(self, row: dict[str, Any]) -> None:
+        if not row["rollout/faults"]:
+            self.progress.lost = 0
+            return
+        errors = self.player.scheduler.stats.last_error
+        self._event("faults", share=row["rollout/faults"], last_error=errors.get(self.recipe.env.id, ""))
+        self.progress.lost = self.progress.lost + 1 if row["rollout/faults"] == 1 else 0
+        if self.progress.lost == _LOST_STEPS:
+            raise ValueError(
+                f"every episode of the last {_LOST_STEPS} steps failed; the last error of {self.recipe.env.id}: "
+                f"{errors.get(self.recipe.env.id, 'unknown')}"
+            )
+
+    def _act(self, verdict: Verdict, error: NonFiniteError | None) -> None:
+        """Do what the guard says; numbers that are not finite end the run if it has nothing to say."""
+        for incident in verdict.incidents:
+            self._event(**incident.as_row())
+            self.console.incident(incident)
+        if verdict.action in ("restore", "stop"):
+            self._restore()
+            self.status = "stopped" if verdict.action == "stop" else self.status
+        elif error is not None:
+            raise error
+        self.learner.rate_factor = verdict.learning_rate_factor
+
+    def _restore(self) -> None:
+        """Go back to the last good weights, critic and optimisers; the count of steps goes on."""
+        good = self.progress.good
+        self.console.note(f"restoring the state of step {good}")
+        with self.player.paused():
+            load_learner(self.run_folder.checkpoints.at(good), self.learner)
+        self.player.publish(self.progress.step)
+        self.progress.saved = [step for step in self.progress.saved if step <= good]
+        self.guard.restored(good)
+
+    def _keep_promises(self, step: int) -> None:
+        """What is due every so many steps: a new reference, an evaluation, a checkpoint."""
+        recipe, last = self.recipe, step == self.recipe.train.steps or self.status != "finished"
+        every = recipe.train.reference_every
+        renew = every is not None and self.learner.reference is not None and step % every == 0
+        if last or (recipe.eval.every and step % recipe.eval.every == 0):
+            self._evaluate(samples="after" if last else "")
+        self._promote()
+        if renew:
+            self.learner.reference, self.progress.reference = Reference.copy_of(self.learner.policy), step
+        if last or renew or step % recipe.checkpoint.every == 0 or self.progress.best == step:
+            self._save()
+
+    def _promote(self) -> None:
+        """A checkpoint is good once enough healthy steps have followed it."""
+        progress, patience = self.progress, self.recipe.guard.patience
+        good = [
+            saved for saved in progress.saved if progress.step - saved >= patience and self.guard.healthy_since(saved)
+        ]
+        progress.good = max([progress.good, *good])
+
+    def _evaluate(self, *, samples: str) -> None:
+        specs = play_specs(self.recipe)
+        if not specs:
+            return
+        self.console.phase("evaluating")
+        started = time.perf_counter()
+        groups = self.player.play(specs, temperature=self.recipe.eval.temperature)
+        step = self.progress.step
+        row = {"step": step, **summarize(groups, tries=self.recipe.eval.tries)}
+        row["time/evaluate"] = time.perf_counter() - started
+        self.run_folder.evals.append(row)
+        self.loggers.row(row)
+        if row.get("eval/success", -1.0) > self.progress.best_success:
+            self.progress.best, self.progress.best_success = step, row["eval/success"]
+        self.console.evaluated(row)
+        for group in groups[:_SAMPLES] if samples else ():
+            self.console.sample(f"{samples}, held-out task {group.id}", group.trajectories[0])
+
+    def _save(self) -> None:
+        """Write a checkpoint, and remove those that nothing needs any more."""
+        self.console.phase("saving")
+        progress, run = self.progress, self.run_folder
+        progress.saved = sorted({*progress.saved, progress.step})
+        state = {"progress": vars(progress), "guard": self.guard.state_dict(), "sizes": run.sizes()}
+        ahead = self.source.ahead() if progress.step else {}
+        run.checkpoints.write(progress.step, lambda path: write_state(path, self.learner, state, ahead))
+        run.checkpoints.prune(
+            keep=self.recipe.checkpoint.keep, always={progress.good, progress.best, progress.reference}
+        )
+
+    def _load(self, checkpoint: Path) -> None:
+        state = read_state(checkpoint)
+        self.progress = Progress(**state["progress"])
+        self.guard.load_state_dict(state["guard"])
+        self.run_folder.rewind(state["sizes"], self.progress.step)
+        load_learner(checkpoint, self.learner)
+        self.learner.rate_factor = self.guard.learning_rate_factor
+        if self.learner.reference is not None and self.progress.reference:
+            reference = self.run_folder.checkpoints.at(self.progress.reference)
+            self.learner.reference = Reference.of_folder(reference, like=self.learner.policy)
+        self.player.publish(self.progress.step)
+
+    def _make_source(self, imitation: Imitation | None, checkpoint: Path | None) -> Source:
+        if imitation is not None:
+            return Demonstrated(imitation, self.player)
+        if self.recipe.algorithm.max_lag == 0:
+            return Played(self.player, self.recipe)
+        kept = read_ahead(checkpoint) if checkpoint is not None else {}
+        return PlayedAhead(self.player, self.recipe, first=self.progress.step + 1, kept=kept)
+
+    def _finish(self) -> dict[str, Any]:
+        if self.status == "interrupted" and self.progress.step not in self.run_folder.checkpoints.steps():
+            self._save()
+        self._event(self.status)
+        summary = {"status": self.status, "step": self.progress.step, "folder": str(self.run_folder.path)}
+        self.console.finished(summary)
+        return summary
+
+    def _event(self, kind: str, **content: Any) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.run_folder.events.append({"step": self.progress.step, "time": now, "kind": kind, **content})
+
+
+class Watch:
+    """Where the time of a step goes."""
+
+    def __init__(self) -> None:
+        self._started, self._spent = time.perf_counter(), dict[str, float]()
+
+    @contextmanager
+    def timing(self, name: str) -> Iterator[None]:
+        """Count what happens inside under this name."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spent[name] = self._spent.get(name, 0.0) + time.perf_counter() - started
+
+    def metrics(self, groups: list[Group], *, tokens: float, playing: float) -> dict[str, float]:
+        """The `time/…` metrics; `playing` are the engine's own seconds."""
+        total = time.perf_counter() - self._started
+        rollout, score, update = (self._spent.get(name, 0.0) for name in ("rollout", "score", "update"))
+        turns = [turn for group in groups for trajectory in group.trajectories for turn in trajectory.turns]
+        sampled = sum(len(turn.sampled_ids) for turn in turns)
+        return {
+            "time/step": total,
+            "time/rollout": rollout,
+            "time/score": score,
+            "time/update": update,
+            "time/model": playing + score + update,
+            # Environments cannot account for more than the engine left idle.
+            "time/env": min(sum(turn.env_seconds for turn in turns), max(rollout - playing, 0.0)),
+            "time/tokens_per_second": (tokens + sampled) / total,
+        }
