@@ -1,0 +1,244 @@
+"""What a run will take, before it runs: memory by part, tokens of a step, and time from a measured rate."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from turnwise.policy.logprobs import LOGITS_AT_ONCE
+from turnwise.policy.text_loading import PRECISIONS
+from turnwise.train.config import Recipe
+from turnwise.train.model_shape import CONTEXT, Shape, read_shape
+
+GIB = 2**30
+_MEASURED_SECONDS = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """Floating-point operations a second, as measured."""
+
+    learning: float
+    """Of products with many rows, as in learning."""
+    playing: float
+    """Of products with one row per episode, as in sampling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """What a recipe will take. Time is a bound from arithmetic; the first steps of a run tell better."""
+
+    model: str
+    shape: Shape
+    device: str
+    memory: dict[str, int]
+    """Bytes by part."""
+    memory_there: int
+    sampled_tokens: int
+    """Of one step, at most."""
+    tokens: int
+    """Of one step, at most, with what the environment says."""
+    rates: Rates
+    step_seconds: float
+    total_seconds: float
+    plan: str
+    """What is done in that time."""
+
+    @property
+    def memory_needed(self) -> int:
+        """Bytes of all parts together."""
+        return sum(self.memory.values())
+
+    def lines(self) -> list[str]:
+        """For the screen of `--dry-run`."""
+        fits = (
+            ""
+            if self.memory_needed <= self.memory_there
+            else ": too much; lower train.micro_tokens, set "
+            + ("model.checkpointing=true, train.critic=shared or model.lora.rank=8")
+        )
+        shape = self.shape
+        return [
+            f"model   {self.model}: {_count(shape.parameters)} parameters, {_count(shape.trained)} of them learn",
+            f"memory  {_gib(self.memory_needed)} of {_gib(self.memory_there)} on {self.device}{fits}",
+            *(f"          {part:<22} {_gib(size):>10}" for part, size in self.memory.items() if size),
+            f"tokens  at most {self.tokens:,} a step, {self.sampled_tokens:,} of them sampled",
+            f"time    at most about {_duration(self.step_seconds)} a step, {_duration(self.total_seconds)} in all "
+            f"({self.plan})",
+            f"          reckoned for the most tokens at the {self.rates.learning / 1e9:,.0f} (learning) and "
+            f"{self.rates.playing / 1e9:,.0f} (sampling) GFLOP/s",
+            "          of matrix products measured here just now: a bound from arithmetic; the first steps tell better",
+        ]
+
+
+def estimate(recipe: Recipe, *, rates: Rates | None = None) -> Estimate:
+    """What the recipe will take on this machine; reads the model's config, never its weights."""
+    device = _device(recipe.device)
+    shape = read_shape(recipe.model)
+    rates = rates or measure(recipe, shape, device)
+    length = _episode_tokens(recipe, shape)
+    step = _step_seconds(recipe, shape, length, rates)
+    evaluations = _evaluations(recipe)
+    return Estimate(
+        model=recipe.model.name,
+        shape=shape,
+        device=device,
+        memory=_memory(recipe, shape, length, device),
+        memory_there=_memory_there(device),
+        sampled_tokens=recipe.rollout.episodes * min(recipe.rollout.max_turns * recipe.rollout.max_tokens, length),
+        tokens=recipe.rollout.episodes * length,
+        rates=rates,
+        step_seconds=step,
+        total_seconds=(
+            recipe.train.steps * step
+            + evaluations * _play_seconds(shape, recipe.eval.episodes * recipe.eval.tries * length, rates)
+            + _imitation_seconds(recipe, shape, length, rates)
+        ),
+        plan=_plan(recipe, evaluations),
+    )
+
+
+# Memory.
+
+
+def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str, int]:
+    row, item = recipe.algorithm, PRECISIONS[recipe.model.dtype].itemsize
+    separate = row.needs_critic and recipe.train.critic == "separate"
+    copied = row.needs_reference and recipe.model.lora is None  # under an adapter the base is the reference
+    learning = _learning_bytes(shape.trained, item)
+    per_update = -(-recipe.rollout.episodes // row.minibatches) * length
+    activations = _activation_bytes(shape, item, checkpointing=recipe.model.checkpointing)
+    activations *= min(recipe.train.micro_tokens, per_update) * (2 if separate else 1)
+    return {
+        "weights": shape.parameters * item,
+        "gradients": shape.trained * item,
+        "AdamW": learning,
+        "critic": shape.multiplied * item if separate else 0,  # without a head of words
+        "critic's learning": shape.trained * item + learning if separate else 0,
+        "reference": shape.parameters * item if copied else 0,
+        "engine": int(recipe.rollout.engine_gib * GIB),
+        "activations": activations,
+        "logits": 3 * 4 * LOGITS_AT_ONCE["cuda" if device.startswith("cuda") else "cpu"],
+    }
+
+
+def _learning_bytes(trained: int, item: int) -> int:
+    """Two moments in single precision, and for weights in half precision the copy that takes the steps."""
+    copies = 2 if item == 4 else 4  # that copy has a gradient too
+    return trained * 4 * copies
+
+
+def _activation_bytes(shape: Shape, item: int, *, checkpointing: bool) -> int:
+    """What one token leaves behind for the backward pass.
+
+    11 widths and 4 inner widths a layer: a fit to the peak memory of the learner's benchmark.
+    """
+    layer = item * (11 * shape.width + 4 * shape.inner_width)
+    if not checkpointing:
+        return shape.layers * layer
+    return shape.layers * shape.width * item + layer  # every layer's input, and one layer recomputed
+
+
+def _memory_there(device: str) -> int:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+# Time: a token is a product and a sum for every parameter that it meets, twice that again going back.
+
+
+def _step_seconds(recipe: Recipe, shape: Shape, length: int, rates: Rates) -> float:
+    tokens, row = recipe.rollout.episodes * length, recipe.algorithm
+    separate = row.needs_critic and recipe.train.critic == "separate"
+    passes = 1 + separate + row.needs_reference  # scoring
+    passes += row.epochs * (1 + separate) * (4 if recipe.model.checkpointing else 3)
+    learning = tokens * passes * 2 * shape.multiplied / rates.learning
+    return learning + _play_seconds(shape, tokens, rates)
+
+
+def _play_seconds(shape: Shape, tokens: int, rates: Rates) -> float:
+    return tokens * 2 * shape.multiplied / rates.playing
+
+
+def _imitation_seconds(recipe: Recipe, shape: Shape, length: int, rates: Rates) -> float:
+    if recipe.sft is None:
+        return 0.0
+    tokens = recipe.sft.demonstrations * recipe.sft.epochs * length
+    return tokens * 3 * 2 * shape.multiplied / rates.learning
+
+
+def _episode_tokens(recipe: Recipe, shape: Shape) -> int:
+    """At most: all that a turn may say, as much again from the environment, and no more than there is room for."""
+    rollout = recipe.rollout
+    return min(rollout.context or CONTEXT, shape.context, 2 * rollout.max_turns * rollout.max_tokens)
+
+
+def _evaluations(recipe: Recipe) -> int:
+    if not recipe.eval.episodes:
+        return 0
+    return 2 + ((recipe.train.steps - 1) // recipe.eval.every if recipe.eval.every else 0)
+
+
+def _plan(recipe: Recipe, evaluations: int) -> str:
+    imitation = ["imitation"] if recipe.sft is not None else []
+    steps, played = f"{recipe.train.steps} steps", f"{evaluations} evaluations of {recipe.eval.episodes} tasks"
+    return ", ".join([*imitation, steps, *([played] if evaluations else [])])
+
+
+def measure(recipe: Recipe, shape: Shape, device: str) -> Rates:
+    """How fast this machine multiplies matrices of the model's sizes."""
+    options: dict[str, Any] = {"dtype": PRECISIONS[recipe.model.dtype], "device": device}
+    weight = torch.ones(shape.width, shape.inner_width, **options)
+
+    def rate(rows: int) -> float:
+        states = torch.ones(rows, shape.width, **options)
+        seconds = _seconds_of(lambda: states @ weight, device)
+        return 2 * rows * weight.numel() / seconds
+
+    return Rates(
+        learning=rate(min(recipe.train.micro_tokens, 4096)),
+        playing=rate(min(recipe.rollout.episodes, recipe.rollout.concurrency)),
+    )
+
+
+def _seconds_of(work: Callable[[], object], device: str) -> float:
+    def finish() -> float:
+        if device.startswith("cuda"):
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    work()
+    started, runs = finish(), 0
+    while finish() - started < _MEASURED_SECONDS:
+        for _ in range(10):
+            work()
+        runs += 10
+    return (finish() - started) / runs
+
+
+def _device(name: str) -> str:
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"device is {name!r}, but torch finds no GPU here; set device=cpu")
+    return name
+
+
+def _count(number: int) -> str:
+    return f"{number / 1e9:.2f} G" if number >= 1e9 else f"{number / 1e6:.2f} M"
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:,.2f} GiB"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
