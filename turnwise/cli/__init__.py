@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from turnwise import __version__
-from turnwise.cli import catalog
+from turnwise.cli import catalog, inspection, training
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -32,12 +32,17 @@ def main(
 
 
 COMMANDS = {
+    "train": training.train,
+    "sft": training.sft,
+    "resume": training.resume,
+    "eval": training.evaluate,
     "envs": catalog.envs,
     "check-env": catalog.check_env_command,
     "play": catalog.play,
     "algorithms": catalog.algorithms,
     "explain": catalog.explain_command,
     "make-nano": catalog.make_nano_command,
+    "doctor": inspection.doctor,
 }
 """Every command, in the order in which `turnwise --help` shows them."""
 

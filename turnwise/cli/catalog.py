@@ -10,7 +10,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from turnwise.cli.common import VERDICT_COLOURS, console, find_env, one_message, parse_settings
+from turnwise.cli.common import console, find_env, findings_table, one_message, parse_settings
 
 EnvName = Annotated[
     str, typer.Argument(metavar="ID", help="One of `turnwise envs`, or module:Class for an environment of your own.")
@@ -47,10 +47,7 @@ def check_env_command(
 
     with one_message():
         report = check_env(find_env(env), kwargs=parse_settings(settings), seeds=seeds, deadline=deadline)
-    table = Table("check", "verdict", "finding", box=None, pad_edge=False)
-    for finding in report.findings:
-        table.add_row(finding.check, Text(finding.verdict, VERDICT_COLOURS[finding.verdict]), Text(finding.text))
-    console().print(table)
+    console().print(findings_table(report.findings))
     console().print(Text(report.conclusion))
     raise typer.Exit(0 if report.ok else 1)
 

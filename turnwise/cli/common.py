@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,12 +13,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 import yaml
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from turnwise.untrusted import printable
 
 if TYPE_CHECKING:
     from turnwise.envs.base import Env
+    from turnwise.envs.check import Finding
 
-VERDICT_COLOURS = {"pass": "green", "note": "yellow", "defect": "bold red"}
-"""How the verdict of a check looks, whatever was checked."""
+_COLOURS = {"pass": "green", "note": "yellow", "defect": "bold red"}
 
 
 @contextmanager
@@ -27,7 +31,7 @@ def one_message() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        typer.echo(f"turnwise: {error}", err=True)
+        typer.echo(f"turnwise: {printable(str(error))}", err=True)
         raise typer.Exit(2) from error
 
 
@@ -94,3 +98,12 @@ def console() -> Console:
     """Standard output, as wide as the terminal."""
     # Into a file or a pipe a row stays on its line, unless the user says how wide lines may be.
     return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
+
+
+def findings_table(findings: Iterable[Finding]) -> Table:
+    """What checks found, whatever was checked."""
+    table = Table("check", "verdict", "finding", box=None, pad_edge=False)
+    for finding in findings:
+        verdict = Text(finding.verdict, _COLOURS[finding.verdict])
+        table.add_row(Text(finding.check), verdict, Text(printable(finding.text)))
+    return table

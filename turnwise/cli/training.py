@@ -1,0 +1,189 @@
+"""Commands that train and evaluate. Mistakes end with code 2 before anything is written, Ctrl-C with 130."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from turnwise.cli.common import console, one_message, parse_settings
+
+if TYPE_CHECKING:
+    from turnwise.train.config import Recipe
+    from turnwise.train.console import RunConsole
+
+Changes = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Changes: algorithm=st-ppo train.steps=200 env.kwargs.hops=2"),
+]
+RecipeFile = Annotated[
+    str | None, typer.Argument(metavar="[RECIPE.yaml]", help="A recipe; without one, the defaults with your changes.")
+]
+Output = Annotated[Path | None, typer.Option(help="The run folder, a new one; by default runs/NAME of the recipe.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the whole recipe with what it will cost, and start nothing.")
+]
+Quiet = Annotated[
+    bool | None,
+    typer.Option("--quiet/--plain", help="Say little, or a line per step. By default as terminal or CI ask for."),
+]
+EXIT_CODES = {"finished": 0, "stopped": 1, "interrupted": 130}
+"""How a run ended, as the shell sees it: stopped is the guard's doing, interrupted that of Ctrl-C."""
+
+
+def train(
+    recipe: RecipeFile = None,
+    changes: Changes = None,
+    output: Output = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = None,
+) -> None:
+    """Train an agent. Ctrl-C finishes the step, saves, and says how to resume."""
+    with one_message():
+        chosen = _load(recipe, changes)
+        if dry_run:
+            _show(chosen)
+            return
+        folder = _new_folder(output or Path("runs") / chosen.name)
+        from turnwise.train import loop
+
+        with _screen(folder, quiet) as screen:
+            summary = loop.train(chosen, folder, console=screen)
+    raise typer.Exit(EXIT_CODES[summary["status"]])
+
+
+def sft(
+    recipe: RecipeFile = None,
+    changes: Changes = None,
+    output: Output = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = None,
+) -> None:
+    """Only imitate: learn from the environment's expert, or from a file of chats (sft.chats=FILE)."""
+    with one_message():
+        chosen = _load(recipe, changes, defaults=("sft={}",))
+        if dry_run:
+            _show(chosen)
+            return
+        folder = _new_folder(output or Path("runs") / f"{chosen.name}-sft")
+        from turnwise.train import loop
+
+        with _screen(folder, quiet) as screen:
+            summary = loop.imitate(chosen, folder, console=screen)
+    raise typer.Exit(EXIT_CODES[summary["status"]])
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    changes: Changes = None,
+    quiet: Quiet = None,
+) -> None:
+    """Carry on with a run from its newest whole checkpoint; train.steps=400 makes it longer."""
+    from turnwise.train import loop
+
+    with one_message(), _screen(run, quiet) as screen:
+        summary = loop.resume(run, console=screen, overrides=parse_settings(changes))
+    raise typer.Exit(EXIT_CODES[summary["status"]])
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run folder, a model's folder or its name.")],
+    changes: Changes = None,
+    env: Annotated[str | None, typer.Option(help="Where to play; by default where the run was trained.")] = None,
+    episodes: Annotated[int | None, typer.Option(min=1, help="Held-out tasks.")] = None,
+    tries: Annotated[int | None, typer.Option(min=1, help="Tries at each task, for pass@k.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="Of the sampling; 0 is greedy.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+) -> None:
+    """Play held-out tasks with a trained model, and say how well it does, with 95% intervals."""
+    with one_message():
+        options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
+        given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
+        recipe, weights = _find_model(model, [*given, *(changes or [])])
+        from turnwise.train.loop import evaluate_model
+
+        row = evaluate_model(recipe, weights)
+    if as_json:
+        typer.echo(json.dumps(row))
+        return
+    from turnwise.train.console_views import evaluation_table
+
+    console().print(evaluation_table({str(weights): row}))
+
+
+def _load(recipe: str | None, changes: list[str] | None, *, defaults: Sequence[str] = ()) -> Recipe:
+    """The recipe with its changes. A first argument that is no file but has an equals sign is a change too."""
+    from turnwise.train.recipes import load_recipe
+
+    settings = changes or []
+    if recipe is not None and "=" in recipe and not Path(recipe).exists():
+        recipe, settings = None, [recipe, *settings]
+    return load_recipe(recipe, parse_settings([*defaults, *settings] if recipe is None else settings))
+
+
+def _show(recipe: Recipe) -> None:
+    """The whole recipe, so that it can be saved as it is; what it costs goes beside it."""
+    from turnwise.train.estimate import estimate
+    from turnwise.train.recipes import dump_recipe
+
+    typer.echo(dump_recipe(recipe), nl=False)
+    for line in estimate(recipe).lines():
+        typer.echo(f"# {line}")
+
+
+def _new_folder(folder: Path) -> Path:
+    """The folder of a run to come, refused before anything is loaded when something lies there."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ValueError(
+            f"{folder} is not empty, and nothing is overwritten; carry on with `turnwise resume {folder}`, or choose "
+            "another folder with --output"
+        )
+    return folder
+
+
+def _find_model(name: str, changes: list[str]) -> tuple[Recipe, str | Path]:
+    """What to play, and with which weights: those of a run, of one of its checkpoints, or a model by name."""
+    from turnwise.train.recipes import load_recipe
+
+    folder = Path(name)
+    if folder.parent != Path() and folder.parent.is_dir() and not folder.exists():
+        raise ValueError(f"there is no folder {name}; give a run's folder, a model's folder or a model's name")
+    run = folder.parent.parent if folder.parent.name == "checkpoints" else folder
+    if not (run / "meta.json").is_file():
+        return load_recipe(None, parse_settings([f"model.name={json.dumps(name)}", *changes])), name
+    return load_recipe(run / "config.yaml", parse_settings(changes)), folder if run != folder else _newest(run)
+
+
+def _newest(run: Path) -> Path:
+    from turnwise.runs import RunFolder
+
+    checkpoint = RunFolder.open(run).checkpoints.latest()
+    if checkpoint is None:
+        raise ValueError(f"{run} has no whole checkpoint yet; carry on with `turnwise resume {run}`")
+    return checkpoint
+
+
+@contextmanager
+def _screen(folder: Path, quiet: bool | None) -> Iterator[RunConsole]:
+    """The screen of a run; a second Ctrl-C, which does not wait for the step, leaves through here."""
+    from transformers.utils.logging import disable_progress_bar
+
+    from turnwise.train.console import RunConsole, choose_form
+
+    form = choose_form() if quiet is None else "quiet" if quiet else "plain"
+    if form != "live":
+        disable_progress_bar()  # of loading and fetching: it would fill a log
+    try:
+        with RunConsole(form=form, out=console()) as screen:
+            yield screen
+    except KeyboardInterrupt:
+        run = shlex.quote(str(folder))
+        typer.echo(
+            f"turnwise: stopped at once; carry on from the last checkpoint with: turnwise resume {run}", err=True
+        )
+        raise typer.Exit(EXIT_CODES["interrupted"]) from None

@@ -1,0 +1,149 @@
+"""The screen of a run: a live table on a terminal, plain lines in a log, little under continuous integration."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from turnwise.runs.journal import read_journal
+from turnwise.train import console_views as views
+from turnwise.train.config import Recipe
+from turnwise.train.console_chart import draw_curve
+from turnwise.train.console_progress import Progress, Row, step_of
+from turnwise.train.guard import Incident
+from turnwise.train.samples import episode_text
+from turnwise.types import Trajectory
+from turnwise.untrusted import printable
+
+Form = Literal["live", "plain", "quiet"]
+
+_REDRAWS = 4
+"""Per second: enough for a clock that moves, and no load beside the training."""
+
+
+def choose_form(environment: Mapping[str, str] = os.environ) -> Form:
+    """Quiet under CI, live on a terminal, plain lines everywhere else."""
+    if environment.get("CI", "").lower() not in ("", "0", "false"):
+        return "quiet"
+    return "live" if sys.stdout.isatty() and environment.get("TERM") != "dumb" else "plain"
+
+
+class RunConsole:
+    """What the loop tells its user: `with RunConsole(form="plain", out=Console()) as console: ...`.
+
+    Quiet says how a run starts, its evaluations, its incidents and its end; plain adds a line per step and notes.
+    """
+
+    def __init__(self, *, form: Form, out: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self.form, self._out, self._clock = form, out, clock
+        self._recipe: Recipe | None = None
+        self._folder = Path()
+        self._progress = Progress(steps=0)
+        self._phase, self._guard = "starting", ""
+        self._spinner, self._live = Spinner("dots"), None
+
+    def __enter__(self) -> RunConsole:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._stop_live()
+
+    def started(self, recipe: Recipe, folder: Path, warnings: Sequence[str] = ()) -> None:
+        """A run begins, or carries on where its folder says."""
+        self._recipe, self._folder = recipe, folder
+        self._guard = "off" if recipe.guard.mode == "off" and not recipe.guard.signals else "healthy"
+        rows, evaluations = (read_journal(folder / name) for name in ("metrics.jsonl", "evals.jsonl"))
+        self._progress = Progress(steps=recipe.train.steps, rows=rows, evaluations=evaluations, clock=self._clock)
+        self._print(views.title(recipe))
+        after = f" (carries on after step {self._progress.step})" if rows else ""
+        self._print(Text(f"run folder {printable(str(folder))}{after}"))
+        for warning in warnings:
+            self._print(Text(f"note: {printable(warning)}", "yellow"))
+        self._start_live()
+
+    def phase(self, name: str) -> None:
+        """What the run is busy with now."""
+        self._phase = name
+
+    def step(self, row: Row, *, guard: str = "") -> None:
+        """A step is done; `guard` is the guard's state in a word or two."""
+        self._progress.add(row)
+        self._guard = guard or self._guard
+        if self.form == "plain":
+            self._print(views.step_line(self._progress, self._guard))
+
+    def evaluated(self, row: Row) -> None:
+        """Held-out tasks were played."""
+        self._progress.add_evaluation(row)
+        self._print(views.evaluation_line(row))
+
+    def incident(self, incident: Incident) -> None:
+        """The guard saw something."""
+        self._guard = f"saw {incident.signal}"
+        self._print(views.incident_line(incident))
+
+    def note(self, text: str) -> None:
+        """Anything else worth a line."""
+        if self.form != "quiet":
+            self._print(Text(printable(text)))
+
+    def sample(self, title: str, trajectory: Trajectory) -> None:
+        """An episode to read, turn by turn."""
+        if self.form != "quiet":
+            self._print(episode_text(trajectory, title=title))
+
+    def finished(self, summary: Mapping[str, Any]) -> None:
+        """The run is over: its curve, before and after, and where to go from here.
+
+        `summary["status"]` is finished, interrupted (Ctrl-C) or stopped (by the guard).
+        """
+        self._stop_live()
+        assert self._recipe is not None, "started comes first"
+        progress = self._progress
+        if curve := draw_curve(progress.success, width=self._out.width):
+            self._print(Text("\n".join(["", "success", *curve]), "green"))
+        if progress.evaluations:
+            ends = {"before": progress.evaluations[0], "after": progress.evaluations[-1]}
+            self._print("")
+            self._print(views.evaluation_table({f"{when} (step {step_of(row)})": row for when, row in ends.items()}))
+        self._print(self._ending(str(summary["status"])))
+        self._print(views.next_steps(self._recipe, self._folder, progress))
+
+    def _ending(self, status: str) -> Text:
+        words = {
+            "finished": f"Finished {self._progress.step} steps.",
+            "interrupted": f"Stopped as you asked: step {self._progress.step} is finished and saved.",
+            "stopped": f"The guard stopped the run at step {self._progress.step}; events.jsonl has the evidence.",
+        }
+        text = Text(f"\n{words[status]}", "bold")
+        if lost := self._progress.lost:
+            text.append(f" {views.episodes(lost)} were lost to faults and entered no batch.", "yellow")
+        return text
+
+    def _print(self, content: RenderableType) -> None:
+        # Lines of text are left whole: a log keeps one per step, and a command can be copied from the screen.
+        self._out.print(content, soft_wrap=isinstance(content, Text))
+
+    def _start_live(self) -> None:
+        if self.form == "live" and self._live is None:
+            self._live = Live(console=self._out, get_renderable=self._view, refresh_per_second=_REDRAWS)
+            self._live.start()
+
+    def _stop_live(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _view(self) -> RenderableType:
+        self._spinner.update(text=views.status_line(self._progress, self._phase, self._guard))
+        return Group(views.step_table(self._progress), self._spinner) if self._progress.rows else self._spinner

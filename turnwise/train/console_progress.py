@@ -1,0 +1,88 @@
+"""How far a run has come: its rows so far, the best of them, what was lost, and the time that is left."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+Row = Mapping[str, float | None]
+
+RECENT = 20
+"""Steps whose pace the time left is reckoned from."""
+
+
+def number(row: Row, name: str) -> float | None:
+    """A metric of a row; None when the row has none or it is not finite."""
+    value = row.get(name)
+    return value if value is not None and math.isfinite(value) else None
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """The steps and evaluations of one run: `Progress(steps=100)`, then `add(row)` after every step."""
+
+    steps: int
+    rows: Sequence[Row] = ()
+    evaluations: Sequence[Row] = ()
+    clock: Callable[[], float] = time.monotonic
+    _seconds: list[float] = field(default_factory=list[float])
+    _last: float | None = None
+
+    def add(self, row: Row) -> None:
+        """One more step. A step that was there before came back after a restore: what followed it is forgotten."""
+        self.rows = [*_before(self.rows, row), row]
+        self.evaluations = [each for each in self.evaluations if step_of(each) <= step_of(row)]
+        now = self.clock()
+        # Between the first step and the start lie the loading and the first evaluation: its own time says more.
+        seconds = number(row, "time/step") if self._last is None else now - self._last
+        self._seconds = [*self._seconds, seconds or 0.0][-RECENT:]
+        self._last = now
+
+    def add_evaluation(self, row: Row) -> None:
+        """One more evaluation of held-out tasks."""
+        self.evaluations = [*_before(self.evaluations, row), row]
+
+    @property
+    def step(self) -> int:
+        """The last step that is done."""
+        return step_of(self.rows[-1]) if self.rows else 0
+
+    @property
+    def best(self) -> Row | None:
+        """The row with the highest success; the first of equals."""
+        known = [row for row in self.rows if number(row, "rollout/success") is not None]
+        return max(known, key=lambda row: number(row, "rollout/success") or 0.0, default=None)
+
+    @property
+    def lost(self) -> int:
+        """Episodes that faults of the environment took out of the batches."""
+        return sum(map(lost_in, self.rows))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time until the last step at the pace of the recent ones."""
+        if not self._seconds:
+            return None
+        return max(0, self.steps - self.step) * sum(self._seconds) / len(self._seconds)
+
+    @property
+    def success(self) -> list[tuple[int, float]]:
+        """The curve: step and success, where it is known."""
+        known = ((step_of(row), number(row, "rollout/success")) for row in self.rows)
+        return [(step, value) for step, value in known if value is not None]
+
+
+def step_of(row: Row) -> int:
+    """The step that a row belongs to."""
+    return int(row.get("step") or 0)
+
+
+def lost_in(row: Row) -> int:
+    """Episodes of one step that were lost to faults."""
+    return round((number(row, "rollout/faults") or 0.0) * (number(row, "rollout/episodes") or 0.0))
+
+
+def _before(rows: Sequence[Row], row: Row) -> list[Row]:
+    return [each for each in rows if step_of(each) < step_of(row)]

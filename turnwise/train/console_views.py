@@ -1,0 +1,182 @@
+"""How the numbers of a run look: a table, a line, an evaluation, an end. Everything is `Text`: no markup is read."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from turnwise.train.config import Recipe
+from turnwise.train.console_progress import Progress, Row, lost_in, number, step_of
+from turnwise.train.guard import Incident
+from turnwise.untrusted import printable
+
+SHOWN = 8
+"""Steps in the live table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One number of a step on the screen."""
+
+    label: str
+    metric: str
+    form: str
+    width: int = 5
+
+    def cell(self, row: Row) -> str:
+        """The number as text; a dash where the row has none."""
+        value = number(row, self.metric)
+        return "–" if value is None else format(value, self.form)
+
+
+PLAYED = (
+    Column(label="success", metric="rollout/success", form=".3f"),
+    Column(label="reward", metric="rollout/reward", form=".3f", width=6),
+    Column(label="turns", metric="rollout/turns", form=".2f"),
+    Column(label="clip", metric="loss/clip_fraction", form=".3f"),
+    Column(label="KL", metric="loss/sampler_kl", form=".4f", width=6),
+    Column(label="KL ref", metric="loss/reference_kl", form=".4f", width=6),
+    Column(label="entropy", metric="loss/entropy", form=".3f"),
+    Column(label="tokens/s", metric="time/tokens_per_second", form=",.0f", width=7),
+    Column(label="seconds", metric="time/step", form=".1f"),
+)
+"""Of a step in which episodes were played."""
+
+IMITATED = (
+    Column(label="loss", metric="loss/policy", form=".4f", width=6),
+    Column(label="gradient", metric="train/gradient_norm", form=".3f"),
+    Column(label="entropy", metric="loss/entropy", form=".3f"),
+    Column(label="tokens/s", metric="time/tokens_per_second", form=",.0f", width=7),
+    Column(label="seconds", metric="time/step", form=".1f"),
+)
+"""Of a step that learned from demonstrations: nothing was played."""
+
+
+def columns_of(rows: Sequence[Row]) -> list[Column]:
+    """The columns that have something to show."""
+    columns = PLAYED if any("rollout/success" in row for row in rows) else IMITATED
+    return [column for column in columns if any(column.metric in row for row in rows)]
+
+
+def step_table(progress: Progress) -> Table:
+    """The last steps and the best one."""
+    rows, best = progress.rows[-SHOWN:], progress.best
+    columns = columns_of(rows)
+    table = Table("step", *(column.label for column in columns), "faults", box=None, pad_edge=False)
+    for column in table.columns:
+        column.justify = "right"
+    if best is not None and len(progress.rows) > 1:
+        _add(table, columns, best, f"best {step_of(best)}", "green")
+    for row in rows:
+        _add(table, columns, row, str(step_of(row)), "bold" if row is rows[-1] else "")
+    return table
+
+
+def _add(table: Table, columns: Sequence[Column], row: Row, name: str, style: str) -> None:
+    cells = [name, *(column.cell(row) for column in columns), str(lost_in(row))]
+    table.add_row(*map(Text, cells), style=style)
+
+
+def step_line(progress: Progress, guard: str) -> Text:
+    """The last step in one line, in which every number has its own place."""
+    row, digits = progress.rows[-1], len(str(progress.steps))
+    parts = [f"step {progress.step:>{digits}}/{progress.steps}"]
+    parts += [f"{column.label} {column.cell(row):>{column.width}}" for column in columns_of([row])]
+    parts += [f"faults {lost_in(row):>2}", f"left {duration(progress.seconds_left):>7}", f"guard {printable(guard)}"]
+    return Text("  ".join(parts))
+
+
+def status_line(progress: Progress, phase: str, guard: str) -> Text:
+    """What happens now, below the table."""
+    text = Text(f"{printable(phase)} · step {min(progress.step + 1, progress.steps)} of {progress.steps}")
+    text.append(f" · {duration(progress.seconds_left)} left")
+    if progress.lost:
+        text.append(f" · {episodes(progress.lost)} lost to faults", "yellow")
+    return text.append(" · guard ").append(printable(guard), "green" if guard in ("healthy", "off") else "yellow")
+
+
+def title(recipe: Recipe) -> Text:
+    """What is trained, where and how."""
+    text = Text(printable(recipe.algorithm.name), "bold").append(f" on {printable(recipe.env.id)}", "bold")
+    text.append(f" · model {printable(recipe.model.name)} · {recipe.train.steps} steps")
+    return text.append(f" of {recipe.rollout.episodes} episodes · seed {recipe.seed}")
+
+
+def incident_line(incident: Incident) -> Text:
+    """What the guard saw and did."""
+    text = Text(f"guard  step {incident.step}  {printable(incident.signal)}: {printable(incident.text)}", "yellow")
+    if incident.action != "none":
+        done = f"{incident.action}, {incident.change}" if incident.change else incident.action
+        text.append(f" → {printable(done)}", "bold red")
+    return text
+
+
+def evaluation_line(row: Row) -> Text:
+    """An evaluation in one line, with intervals."""
+    parts = [f"{label} {_with_interval(row, metric)}" for label, metric in _measures([row])]
+    words = f"held-out at step {step_of(row)}: {', '.join(parts)}, {episodes(round(row.get('eval/episodes') or 0))}"
+    return Text(words, "cyan")
+
+
+def evaluation_table(evaluations: Mapping[str, Row]) -> Table:
+    """Evaluations side by side, each under its own heading."""
+    rows = list(evaluations.values())
+    table = Table("held-out", *map(Text, map(printable, evaluations)), box=None, pad_edge=False)
+    for label, metric in _measures(rows):
+        table.add_row(label, *(Text(_with_interval(row, metric)) for row in rows))
+    table.add_row("episodes", *(f"{row.get('eval/episodes') or 0:.0f}" for row in rows))
+    return table
+
+
+def _measures(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Label and metric of what was measured; pass@1 is success itself, and no faults are no news."""
+    passes = [name for row in rows for name in row if name.startswith("eval/pass@") and name != "eval/pass@1"]
+    names = ["eval/success", "eval/reward", "eval/turns", "eval/valid", *dict.fromkeys(passes)]
+    known = [name for name in names if any(number(row, name) is not None for row in rows)]
+    known += ["eval/faults"] if any(number(row, "eval/faults") for row in rows) else []
+    return [(name.removeprefix("eval/"), name) for name in known]
+
+
+def _with_interval(row: Row, metric: str) -> str:
+    value, low, high = (number(row, metric + end) for end in ("", "_low", "_high"))
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def next_steps(recipe: Recipe, folder: Path, progress: Progress) -> Text:
+    """Commands that go on from here."""
+    # The imitation stage of a run lies inside the run's own folder, and it is the run that is resumed.
+    owner = folder.parent if (folder.parent / "meta.json").is_file() else folder
+    run, steps = shlex.quote(str(owner)), recipe.train.steps
+    lines = {"run folder": run}
+    if progress.step < steps:
+        lines["carry on"] = f"turnwise resume {run}"
+    elif recipe.algorithm.name == "imitation":
+        model = shlex.quote(str(folder / "checkpoints" / f"step_{steps:06d}"))
+        lines["try next"] = f"turnwise train env={recipe.env.id} model={model}"
+    else:
+        config, other = shlex.quote(str(folder / "config.yaml")), "st-ppo" if recipe.algorithm.name == "ppo" else "ppo"
+        lines["evaluate"] = f"turnwise eval {run} --episodes 1000"
+        lines["train further"] = f"turnwise resume {run} train.steps={2 * steps}"
+        lines["try next"] = f"turnwise train {config} algorithm={other} --output {shlex.quote(f'{folder}-{other}')}"
+    return Text("\n".join(f"{label:<14} {printable(command)}" for label, command in lines.items()))
+
+
+def duration(seconds: float | None) -> str:
+    """`75.2` as 1:15, hours only when there are some."""
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def episodes(count: int) -> str:
+    """`1 episode`, `2 episodes`."""
+    return f"{count} episode{'s' * (count != 1)}"
