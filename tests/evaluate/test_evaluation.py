@@ -71,10 +71,12 @@ def test_tries_that_end_alike_are_no_more_evidence_than_one():
 
 def test_interval_over_tasks_covers_the_truth_where_one_over_episodes_does_not():
     generator, truth, covered, naive = np.random.default_rng(0), 0.7, 0, 0
+    ends = (episode(0.0), episode(1.0))
     for _ in range(400):
         rates = generator.beta(0.7, 0.3, size=40)  # tasks are mostly either easy or hopeless
-        tries = (generator.random((40, 8)) < rates[:, None]).astype(float)
-        metrics = summarize(tasks(*tries.tolist()), tries=8)
+        tries = generator.random((40, 8)) < rates[:, None]
+        groups = [Group(id="", trajectories=[ends[won] for won in task]) for task in tries]
+        metrics = summarize(groups, tries=8)
         covered += metrics["eval/success_low"] <= truth <= metrics["eval/success_high"]
         low, high = wilson_interval(tries.mean(), tries.size)
         naive += low <= truth <= high

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Protocol
 
 import numpy as np
@@ -64,7 +65,7 @@ def _outcomes(tasks: list[list[Trajectory]]) -> dict[str, float]:
 
 
 def _task_means(tasks: list[list[Trajectory]], measure: Callable[[Trajectory], float]) -> np.ndarray:
-    return np.array([np.mean([measure(trajectory) for trajectory in task]) for task in tasks])
+    return np.array([fmean(map(measure, task)) for task in tasks])
 
 
 def _effective_episodes(success: np.ndarray, episodes: int) -> float:
@@ -98,5 +99,5 @@ def _pass_at(tasks: list[list[Trajectory]], tries: int) -> dict[str, float]:
             pass_at_k(len(task), sum(trajectory.success for trajectory in task), k) for task in tasks if len(task) >= k
         ]
         if rates:
-            metrics[f"eval/pass@{k}"] = float(np.mean(rates))
+            metrics[f"eval/pass@{k}"] = fmean(rates)
     return metrics

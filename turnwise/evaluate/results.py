@@ -1,0 +1,92 @@
+"""What one finished run amounts to, read from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from turnwise.evaluate.collapse import Collapse, find_collapse
+from turnwise.evaluate.statistics import area_under_curve, tail_ratio
+from turnwise.runs.folder import RunFolder
+from turnwise.runs.journal import read_journal
+
+Rows = Sequence[dict[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """One run in numbers. Success is that on held-out tasks; what the run has no data for is None."""
+
+    folder: str
+    seed: int
+    steps: int
+    episodes: int
+    """Episodes that it learned from: its data budget."""
+    start: float
+    best: float
+    final: float
+    area: float
+    """Mean success over the planned training; a run that was stopped keeps its last value."""
+    collapse: Collapse | None
+    clip_fraction: float | None
+    gradient_tail: float | None
+    """99th percentile of the steps' largest gradient norms over the median norm."""
+    explained_variance: float | None
+    """Of the critic, mean over the second half of training."""
+    scale: float | None
+    """Mean share of the step that was taken."""
+    seconds: float
+
+
+def read_result(path: str | Path) -> RunResult:
+    """Read a run; ValueError when it was never evaluated."""
+    folder = RunFolder.open(path)
+    metrics, evaluations, events = (
+        read_journal(journal.path) for journal in (folder.metrics, folder.evals, folder.events)
+    )
+    curve = _curve(evaluations, folder.config["train"]["steps"])
+    if not curve:
+        raise ValueError(f"{folder.path} has no evaluation to compare; set eval.episodes and train again")
+    successes = list(curve.values())
+    return RunResult(
+        folder=str(folder.path),
+        seed=folder.config["seed"],
+        steps=max((row["step"] for row in metrics), default=0),
+        episodes=int(sum(_values(metrics, "rollout/episodes"))),
+        start=successes[0],
+        best=max(successes),
+        final=successes[-1],
+        area=area_under_curve(list(curve), successes),
+        collapse=find_collapse(evaluations, events),
+        clip_fraction=_mean(_values(metrics, "loss/clip_fraction")),
+        gradient_tail=_gradient_tail(metrics),
+        explained_variance=_mean(_values(metrics[len(metrics) // 2 :], "train/explained_variance")),
+        scale=_mean(_values(metrics, "train/scale")),
+        seconds=sum(_values(metrics, "time/step")),
+    )
+
+
+def _curve(evaluations: Rows, steps: int) -> dict[int, float]:
+    """Success by step, carried on to the last planned step: a run that was stopped must not look better for it."""
+    curve = {row["step"]: row["eval/success"] for row in evaluations if row.get("eval/success") is not None}
+    if curve and max(curve) < steps:
+        curve[steps] = curve[max(curve)]
+    return dict(sorted(curve.items()))
+
+
+def _values(rows: Rows, name: str) -> list[float]:
+    """The numbers of a metric; steps that could not give one hold null, or nothing."""
+    return [row[name] for row in rows if row.get(name) is not None]
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _gradient_tail(metrics: Rows) -> float | None:
+    peaks, typical = _values(metrics, "train/gradient_norm_max"), _values(metrics, "train/gradient_norm")
+    ratio = tail_ratio(peaks, typical) if peaks and typical else float("nan")
+    return ratio if isfinite(ratio) else None
