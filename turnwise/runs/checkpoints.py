@@ -32,11 +32,12 @@ class Checkpoints:
             try:
                 fill(draft)
                 _seal(draft, step)
-                self._discard(target)
+                replaced = _move_aside(target)
                 draft.rename(target)
                 sync(self.folder)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
+            shutil.rmtree(replaced, ignore_errors=True)
         return target
 
     def steps(self) -> list[int]:
@@ -74,7 +75,7 @@ class Checkpoints:
     def remove(self, step: int) -> None:
         """Remove one checkpoint."""
         with explained("remove", self._path(step)):
-            self._discard(self._path(step))
+            shutil.rmtree(_move_aside(self._path(step)))
 
     def clean(self) -> None:
         """Remove what a killed writer left behind. For the run's one writer only: a draft may be in the making."""
@@ -83,11 +84,6 @@ class Checkpoints:
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step_{step:06d}"
-
-    def _discard(self, path: Path) -> None:
-        """First under a draft's name, so that no half of it is ever taken for a checkpoint."""
-        if path.exists():
-            shutil.rmtree(path.rename(path.with_name(f"{path.name}.old{DRAFT}")))
 
 
 def find_fault(checkpoint: Path) -> str:
@@ -121,3 +117,11 @@ def _describe(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": file.tell(), "sha256": digest}
+
+
+def _move_aside(path: Path) -> Path:
+    """Give a checkpoint that has to go a draft's name, so that no half of it is ever taken for a checkpoint."""
+    aside = path.with_name(f"{path.name}.old{DRAFT}")
+    if path.exists():
+        path.rename(aside)
+    return aside

@@ -31,7 +31,7 @@ class RunFolderError(ValueError):
 
 @contextmanager
 def explained(action: str, path: Path) -> Iterator[None]:
-    """Let an error of the disk leave as one sentence: `cannot write runs/a/metrics.jsonl: No space left on device; free …`."""
+    """Let an error of the disk leave as one sentence: `cannot write runs/a: No space left on device; free some …`."""
     try:
         yield
     except Exception as error:  # writers in Rust (safetensors, tokenizers) raise bare exceptions that quote the number

@@ -25,7 +25,9 @@ class Journal:
         """Add a line and hand it to the operating system. JSON knows no NaN: what is not finite becomes null."""
         line = json.dumps(plain(row, lambda _: None)).encode() + b"\n"
         with explained("write", self.path), self.path.open("a+b") as file:
-            file.truncate(_end_of_lines(file))  # a line that was cut off would swallow this one
+            end = _end_of_lines(file)
+            if end < file.seek(0, os.SEEK_END):  # a line that was cut off would swallow this one
+                file.truncate(end)
             file.write(line)
 
     @property

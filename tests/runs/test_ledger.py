@@ -1,0 +1,178 @@
+"""The ledger gives back every trajectory exactly, and what it can of a damaged file."""
+
+import json
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnwise.runs import RunFolderError, read_groups, read_rows, write_groups
+from turnwise.types import Group, StopReason, Trajectory, Turn
+
+
+def make_group(number: int, **changes: Any) -> Group:
+    """Two tries at a task, with a value in every field that is not its default."""
+    turns = [
+        Turn(
+            prompt_ids=[1, 5, 6],
+            sampled_ids=[40, 41, 2],
+            logprobs=[-0.1, -1 / 3, -5e-324],
+            policy_version=7,
+            reward=0.1 + 0.2,
+            reward_parts={"format": 0.1},
+            observation="Wo liegt Mahis? \ud800",
+            action="<search>\n",
+            valid=False,
+            state_key="start",
+            restarts=True,
+            sample_seconds=0.25,
+            env_seconds=1e-9,
+        ),
+        Turn(),
+    ]
+    first = Trajectory(
+        id=f"{number}/0",
+        turns=turns,
+        stop=StopReason.MAX_TURNS,
+        terminated=True,
+        truncated=True,
+        task={"question": "where", "hops": 2},
+        seed=2**70,
+        seat="teacher",
+        final_ids=[7, 8],
+        final_observation="end",
+        bootstrap=-0.7,
+        info={"success": True, "score": 0.5},
+    )
+    second = Trajectory(id=f"{number}/1", turns=[], stop=StopReason.ENV_ERROR, **changes)
+    return Group(id=str(number), trajectories=[first, second])
+
+
+def listed(groups: list[Group]) -> list[Group]:
+    """The groups as the ledger returns them: with lists where there were other sequences."""
+    for trajectory in (trajectory for group in groups for trajectory in group.trajectories):
+        trajectory.final_ids = list(trajectory.final_ids)
+        for turn in trajectory.turns:
+            turn.prompt_ids, turn.sampled_ids = list(turn.prompt_ids), list(turn.sampled_ids)
+    return groups
+
+
+def round_trip(folder: Path, groups: list[Group]) -> list[Group]:
+    write_groups(folder / "step.jsonl.zst", groups)
+    return read_groups(folder / "step.jsonl.zst")
+
+
+def test_every_field_comes_back_exactly(tmp_path: Path):
+    groups = [make_group(1), make_group(2)]
+    example, turn = groups[0].trajectories[0], groups[0].trajectories[0].turns[0]
+    plain_turn, plain_trajectory = Turn(), Trajectory(id="", turns=[], stop=StopReason.DONE)
+    assert all(getattr(turn, item.name) != getattr(plain_turn, item.name) for item in fields(Turn))
+    assert all(getattr(example, item.name) != getattr(plain_trajectory, item.name) for item in fields(Trajectory))
+    assert round_trip(tmp_path, groups) == listed(groups)
+
+
+def test_neighbours_with_one_name_stay_two_groups(tmp_path: Path):
+    groups = [make_group(1), make_group(1)]
+    assert round_trip(tmp_path, groups) == listed(groups)
+
+
+def test_numbers_that_are_not_finite_survive_in_strict_json(tmp_path: Path):
+    group = make_group(1, bootstrap=math.inf, info={"loss": [math.nan, 1.0]}, task=-math.inf)
+    group.trajectories[0].turns[0].logprobs = [-math.inf, math.nan, -0.5]
+    (read,) = round_trip(tmp_path, [group])
+    assert repr(read) == repr(listed([group])[0])  # NaN is unequal to itself, its repr is not
+    for line in zstandard.decompress((tmp_path / "step.jsonl.zst").read_bytes(), 10**6).splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+
+
+def test_arrays_become_lists_with_the_same_numbers(tmp_path: Path):
+    arrays: dict[str, Any] = {
+        "sampled_ids": np.array([40, 41, 2]),
+        "logprobs": np.array([-0.1, -0.2, -0.3], np.float32),
+    }
+    group = make_group(1, info={"success": np.bool_(False), "grid": np.arange(4).reshape(2, 2)})
+    group.trajectories[0].turns[0] = Turn(**arrays)
+    (read,) = round_trip(tmp_path, [group])
+    back = read.trajectories[0].turns[0]
+    assert back.sampled_ids == [40, 41, 2]
+    assert back.logprobs == [float(np.float32(x)) for x in (-0.1, -0.2, -0.3)]
+    assert read.trajectories[1].info == {"success": False, "grid": [[0, 1], [2, 3]]}
+    assert not read.trajectories[1].success
+
+
+def test_what_is_not_json_becomes_its_repr_without_addresses(tmp_path: Path):
+    loop: list[Any] = [1]
+    loop.append(loop)
+    info = {"set": {3}, "object": object(), "keys": {1: 2}, "loop": loop, 5: (1, b"x")}
+    (read,) = round_trip(tmp_path, [make_group(1, info=info, task=complex(1, 2))])
+    assert read.trajectories[1].task == "(1+2j)"
+    assert read.trajectories[1].info == {
+        "set": "{3}",
+        "object": "<object object>",
+        "keys": "{1: 2}",
+        "loop": "[1, [...]]",
+        "5": [1, "b'x'"],
+    }
+
+
+def test_equal_groups_give_equal_bytes(tmp_path: Path):
+    for name in ("a", "b"):
+        write_groups(tmp_path / name, [make_group(1, info={"env": object()})])
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+
+
+def test_a_file_cut_anywhere_yields_its_first_lines_but_no_groups(tmp_path: Path):
+    path = tmp_path / "step.jsonl.zst"
+    write_groups(path, [make_group(number) for number in range(40)])
+    whole, rows = path.read_bytes(), list(read_rows(path))
+    assert [row["group"] for row in rows] == [str(number) for number in range(40) for _ in range(2)]
+    counts: list[int] = []
+    for cut in range(0, len(whole), 7):
+        path.write_bytes(whole[:cut])
+        found = list(read_rows(path))
+        assert found == rows[: len(found)]
+        counts.append(len(found))
+        with pytest.raises(RunFolderError, match=r"step\.jsonl\.zst was cut off"):
+            read_groups(path)
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 30  # group by group, not all or nothing
+
+
+def test_a_changed_byte_is_found(tmp_path: Path):
+    path = tmp_path / "step.jsonl.zst"
+    write_groups(path, [make_group(1)])
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(RunFolderError, match=r"step\.jsonl\.zst is damaged"):
+        read_groups(path)
+
+
+def test_a_missing_ledger_is_named(tmp_path: Path):
+    with pytest.raises(RunFolderError, match=r"cannot read .*step_000009\.jsonl\.zst: No such file"):
+        read_groups(tmp_path / "step_000009.jsonl.zst")
+
+
+TURNS = st.builds(
+    Turn,
+    prompt_ids=st.lists(st.integers(0, 2**31)),
+    sampled_ids=st.lists(st.integers(0, 2**31)),
+    logprobs=st.none() | st.lists(st.floats(allow_nan=False)),
+    reward=st.floats(allow_nan=False),
+    observation=st.text(st.characters()),
+    action=st.text(st.characters()),
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(turns=st.lists(TURNS, max_size=4))
+def test_any_turns_survive_exactly(tmp_path_factory: pytest.TempPathFactory, turns: list[Turn]):
+    group = Group(id="g", trajectories=[Trajectory(id="g/0", turns=turns, stop=StopReason.DONE)])
+    assert round_trip(tmp_path_factory.mktemp("ledger"), [group]) == listed([group])

@@ -1,0 +1,95 @@
+"""Loggers show the numbers of the run folder elsewhere, and say which extra they need."""
+
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+from turnwise.runs import RunFolder
+from turnwise.runs.loggers import Loggers
+from turnwise.train.config import Log
+
+META = {"started": "2025-01-02T03:04:05+00:00"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "geo", {"name": "geo"}, META)
+
+
+def play(folder: RunFolder, loggers: Loggers, steps: range, success: float) -> None:
+    for step in steps:
+        row = {
+            "step": step,
+            "rollout/success": success,
+            "loss/value": math.nan,
+            "text": "words",
+            "flag": True,
+            "no": None,
+        }
+        loggers.row(row)
+        folder.metrics.append(row)
+
+
+def test_without_loggers_rows_go_nowhere(folder: RunFolder):
+    loggers = Loggers.of(Log(), folder)
+    loggers.row({"step": 1, "rollout/success": 0.5})
+    loggers.close()
+    assert sum(path.stat().st_size for path in folder.path.glob("*.jsonl")) == 0
+
+
+@pytest.mark.parametrize(
+    ("log", "package", "extra"),
+    [(Log(tensorboard=True), "tensorboard", "tensorboard"), (Log(wandb="turnwise"), "wandb", "wandb")],
+)
+def test_a_missing_package_is_told_with_its_extra(folder: RunFolder, monkeypatch, log: Log, package: str, extra: str):
+    for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ValueError, match=rf"log\.{extra} needs .* missing: pip install 'turnwise\[{extra}\]'$"):
+        Loggers.of(log, folder)
+
+
+def scalars(folder: RunFolder) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder.path / "tensorboard")).Reload()
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+
+def test_tensorboard_shows_the_numbers_of_every_row(folder: RunFolder):
+    pytest.importorskip("tensorboard")
+    loggers = Loggers.of(Log(tensorboard=True), folder)
+    play(folder, loggers, range(1, 4), success=0.5)
+    loggers.row({"step": 3, "eval/success": 0.25})
+    loggers.close()
+    shown = scalars(folder)
+    assert shown.keys() == {"rollout/success", "loss/value", "eval/success"}
+    assert shown["rollout/success"] == [(1, 0.5), (2, 0.5), (3, 0.5)]
+    assert shown["eval/success"] == [(3, 0.25)]
+
+
+def test_tensorboard_forgets_the_steps_that_a_resumed_run_plays_again(folder: RunFolder):
+    pytest.importorskip("tensorboard")
+    loggers = Loggers.of(Log(tensorboard=True), folder)
+    play(folder, loggers, range(1, 3), success=0.5)
+    sizes = folder.sizes()
+    play(folder, loggers, range(3, 6), success=0.75)
+    loggers.close()
+    folder.rewind(sizes, step=2)
+    loggers = Loggers.of(Log(tensorboard=True), folder)
+    play(folder, loggers, range(3, 5), success=1.0)
+    loggers.close()
+    assert scalars(folder)["rollout/success"] == [(1, 0.5), (2, 0.5), (3, 1.0), (4, 1.0)]
+
+
+def test_weights_and_biases_keeps_an_offline_run_in_the_folder(folder: RunFolder, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    loggers = Loggers.of(Log(wandb="turnwise"), folder)
+    play(folder, loggers, range(1, 3), success=0.5)
+    loggers.close()
+    (record,) = (folder.path / "wandb").glob("offline-run-*/run-geo-2025-01-02T03-04-05-00-00.wandb")
+    assert record.stat().st_size > 0

@@ -1,0 +1,115 @@
+"""Loggers: the numbers of a run shown elsewhere too. The run folder has them all; these are copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+from turnwise.runs.journal import read_journal
+
+if TYPE_CHECKING:  # a recipe knows its algorithm, which needs torch
+    from turnwise.runs.folder import RunFolder
+    from turnwise.train.config import Log
+
+
+class Logger(Protocol):
+    """One place that shows numbers."""
+
+    def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        """Show the values of a step."""
+        ...
+
+    def close(self) -> None:
+        """Hand over what is still waiting."""
+        ...
+
+
+class Loggers:
+    """Every logger that the recipe asks for: `loggers.row({"step": 3, "rollout/success": 0.5})`."""
+
+    def __init__(self, loggers: Sequence[Logger]) -> None:
+        self._loggers = loggers
+
+    @classmethod
+    def of(cls, log: Log, folder: RunFolder) -> Loggers:
+        """Those of the recipe, for a run that is new, or was rewound to where it goes on."""
+        loggers: list[Logger] = []
+        if log.tensorboard:
+            loggers.append(TensorBoard(folder))
+        if log.wandb:
+            loggers.append(WeightsAndBiases(folder, project=log.wandb))
+        return cls(loggers)
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """Show a row of metrics.jsonl or evals.jsonl."""
+        values = {name: float(value) for name, value in row.items() if name != "step" and _is_number(value)}
+        for logger in self._loggers:
+            logger.numbers(row["step"], values)
+
+    def close(self) -> None:
+        """Hand over what is still waiting."""
+        for logger in self._loggers:
+            logger.close()
+
+
+class TensorBoard:
+    """Event files in the run folder: `tensorboard --logdir runs`."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        writer = _require("torch.utils.tensorboard", extra="tensorboard").SummaryWriter
+        rows = read_journal(folder.metrics.path)
+        # What an interrupted run showed of later steps is to be forgotten.
+        purge_step = rows[-1]["step"] + 1 if rows else None
+        self._writer = writer(log_dir=str(folder.path / "tensorboard"), purge_step=purge_step)
+
+    def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        """Show the values of a step."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Hand over what is still waiting."""
+        self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases with the folder's name; WANDB_MODE=offline keeps it on this machine."""
+
+    def __init__(self, folder: RunFolder, *, project: str) -> None:
+        init = _require("wandb", extra="wandb").init
+        name = folder.path.resolve().name
+        # The started time is part of the id: a resumed run goes on under it, another run of that name does not.
+        self._run = init(
+            project=project,
+            name=name,
+            id=_identifier(f"{name}-{folder.meta.get('started', '')}"),
+            resume="allow",
+            dir=str(folder.path),
+            config=folder.config,
+        )
+
+    def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        """Show the values of a step."""
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        """Hand over what is still waiting."""
+        self._run.finish()
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _identifier(text: str) -> str:
+    """With the characters that an id may have."""
+    return "".join(letter if letter.isalnum() else "-" for letter in text)
+
+
+def _require(module: str, *, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise ValueError(f"log.{extra} needs a package that is missing: pip install 'turnwise[{extra}]'") from None
