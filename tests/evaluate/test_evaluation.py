@@ -75,7 +75,7 @@ def test_interval_over_tasks_covers_the_truth_where_one_over_episodes_does_not()
     for _ in range(400):
         rates = generator.beta(0.7, 0.3, size=40)  # tasks are mostly either easy or hopeless
         tries = generator.random((40, 8)) < rates[:, None]
-        groups = [Group(id="", trajectories=[ends[won] for won in task]) for task in tries]
+        groups = [Group(id="", trajectories=[ends[int(won)] for won in task]) for task in tries]
         metrics = summarize(groups, tries=8)
         covered += metrics["eval/success_low"] <= truth <= metrics["eval/success_high"]
         low, high = wilson_interval(tries.mean(), tries.size)
