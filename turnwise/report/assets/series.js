@@ -1,0 +1,97 @@
+// From runs to lines: grouped by algorithm, joined over seeds.
+
+function smooth(values, reach) {
+  return values.map((value, place) => {
+    if (!isNumber(value)) return null;
+    const near = values.slice(Math.max(0, place - reach), place + reach + 1).filter(isNumber);
+    return near.reduce((sum, item) => sum + item, 0) / near.length;
+  });
+}
+
+function groupsOf(runs) {
+  const groups = new Map();
+  for (const run of runs) {
+    if (!groups.has(run.group)) groups.set(run.group, { name: run.group, colour: groups.size, runs: [] });
+    groups.get(run.group).runs.push(run);
+  }
+  return [...groups.values()];
+}
+
+function column(run, metric) {
+  return run.curves.columns[metric];
+}
+
+// At each step the numbers of all runs that have one.
+function gather(tables) {
+  const bySteps = new Map();
+  for (const { x, y } of tables) {
+    x.forEach((step, place) => {
+      if (!isNumber(y[place])) return;
+      if (!bySteps.has(step)) bySteps.set(step, []);
+      bySteps.get(step).push(y[place]);
+    });
+  }
+  return [...bySteps].sort((a, b) => a[0] - b[0]).map(([step, values]) => [step, values.sort((a, b) => a - b)]);
+}
+
+function mean(values) {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
+function bandOf(values, band) {
+  return band === "iqr" ? [quantile(values, 0.25), quantile(values, 0.75)] : [values[0], values[values.length - 1]];
+}
+
+function seedLine(group, metric, view) {
+  const tables = group.runs.filter((run) => column(run, metric)).map((run) => ({ x: run.curves.step, y: column(run, metric) }));
+  const joined = gather(tables);
+  const bands = joined.map(([, values]) => bandOf(values, view.band));
+  return {
+    name: group.name, colour: group.colour,
+    x: joined.map(([step]) => step), y: joined.map(([, values]) => mean(values)),
+    low: bands.map(([low]) => low), high: bands.map(([, high]) => high),
+    faint: view.singles ? tables : [],
+  };
+}
+
+function singleLine(group, metric, view) {
+  const run = group.runs[0];
+  const values = column(run, metric);
+  if (!values) return { name: group.name, colour: group.colour, x: [], y: [] };
+  const reach = Math.floor(values.length / 60);
+  const faint = reach && view.singles ? [{ x: run.curves.step, y: values }] : [];
+  return { name: group.name, colour: group.colour, x: run.curves.step, y: smooth(values, reach), faint };
+}
+
+// Evaluations of one run keep their own interval; those of several seeds show mean and band over the seeds.
+function evaluationMarks(group, metric, view) {
+  if (!metric) return [];
+  const rows = group.runs.map((run) => run.evaluations.filter((row) => isNumber(row[metric])));
+  if (group.runs.length === 1) {
+    return rows[0].map((row) => ({ x: row.step, y: row[metric], low: row[`${metric}_low`], high: row[`${metric}_high`] }));
+  }
+  const joined = gather(rows.map((run) => ({ x: run.map((row) => row.step), y: run.map((row) => row[metric]) })));
+  return joined.map(([step, values]) => {
+    const [low, high] = bandOf(values, view.band);
+    return { x: step, y: mean(values), low, high };
+  });
+}
+
+function groupLine(group, panel, view) {
+  const line = (group.runs.length > 1 ? seedLine : singleLine)(group, panel.metric, view);
+  return { ...line, marks: evaluationMarks(group, panel.evaluation, view) };
+}
+
+function onsetFlags(runs) {
+  const marked = runs.filter((run) => run.onset);
+  const alone = runs.length === 1;
+  return marked.length > 4 ? [] : marked.map((run) => ({ x: run.onset.step, text: alone ? `step ${run.onset.step}` : run.name }));
+}
+
+function panelFigure(panel, groups, view) {
+  const shown = groups.filter((group) => !view.hidden.has(group.name));
+  const lines = shown.map((group) => groupLine(group, panel, view)).filter((line) => line.x.length);
+  if (!lines.length) return null;
+  const flags = onsetFlags(shown.flatMap((group) => group.runs));
+  return lineChart({ ...panel, lines, flags, log: panel.scale === "log", shared: true });
+}

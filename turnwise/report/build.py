@@ -1,0 +1,91 @@
+"""Write the report of one or several runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from turnwise import __version__
+from turnwise.report.comparison import comparison_chapter
+from turnwise.report.differences import differing, flatten, group_labels
+from turnwise.report.episodes import Sample, sample_episodes
+from turnwise.report.onset import DEFINITION, find_onset
+from turnwise.report.page import render_page
+from turnwise.report.panels import PANELS, all_metrics, curves, describe, heat_maps, rounded
+from turnwise.report.reading import Row, RunData, read_run
+from turnwise.report.summary import summarize_run
+
+MOST_EVENTS = 300
+MOST_RUNS_IN_FULL = 8
+"""More runs than this: every run has its curves and microscope, but only the panels that are named."""
+_EVALUATED = tuple(panel.evaluation for panel in PANELS if panel.evaluation)
+
+
+def write_report(
+    runs: Sequence[Path], output: Path, *, comparison: dict[str, Any] | None = None, sample: Sample | None = None
+) -> Path:
+    """Write one HTML file about the run folders: `write_report([Path("runs/a")], Path("report.html"))`.
+
+    `comparison` is what `comparison.json` holds, and adds a chapter; see `comparison_chapter` for what may stand in it.
+    """
+    if not runs:
+        raise ValueError("no run was named; write `turnwise report runs/my-run`")
+    page = render_page(collect(runs, comparison=comparison, sample=sample or Sample()))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page, encoding="utf-8")
+    return output
+
+
+def collect(runs: Sequence[Path], *, comparison: dict[str, Any] | None, sample: Sample) -> dict[str, Any]:
+    """Everything the page shows, as plain data."""
+    read = [read_run(path) for path in dict.fromkeys(Path(path) for path in runs)]
+    labels = group_labels(read)
+    budget = sample.megabytes * 1e6 / len(read)
+    flat = [flatten(run.config) for run in read]
+    return {
+        "version": __version__,
+        "definition": DEFINITION,
+        **describe(),
+        "runs": [
+            {**_run(run, sample, budget, full=len(read) <= MOST_RUNS_IN_FULL), "group": label, "config": config}
+            for run, label, config in zip(read, labels, flat, strict=True)
+        ],
+        "differences": differing(flat),
+        "comparison": comparison_chapter(comparison) if comparison else None,
+    }
+
+
+def _run(run: RunData, sample: Sample, budget: float, *, full: bool) -> dict[str, Any]:
+    onset = find_onset(run.metrics, run.events)
+    others = all_metrics(run.metrics) if full else []
+    episodes = sample_episodes(run, sample, budget=budget, near=onset.step if onset else None)
+    return {
+        "name": run.name,
+        "algorithm": run.algorithm,
+        "meta": flatten(run.meta) if run.meta else {},
+        "summary": summarize_run(run, onset),
+        "onset": asdict(onset) if onset else None,
+        "curves": curves(run.metrics, [*(panel.metric for panel in PANELS), *others]),
+        "others": others,
+        "evaluations": _evaluations(run),
+        "heat": heat_maps(run.turns),
+        "events": [_event(event) for event in run.events[:MOST_EVENTS]],
+        "events_left_out": max(0, len(run.events) - MOST_EVENTS),
+        **episodes,
+        "problems": run.problems,
+    }
+
+
+def _evaluations(run: RunData) -> list[Row]:
+    names = [f"{name}{ending}" for name in _EVALUATED for ending in ("", "_low", "_high")]
+    return [{"step": row["step"], **{name: rounded(row[name]) for name in names if name in row}} for row in run.evals]
+
+
+def _event(event: Row) -> dict[str, Any]:
+    """An event with what every kind has in common, and the rest as dotted keys."""
+    common = ("time", "kind", "signal", "action", "text", "change")
+    rest = {key: value for key, value in event.items() if key not in (*common, "step")}
+    shown = {key: str(event[key]) for key in common if event.get(key) is not None}
+    return {"step": event["step"], **shown, "rest": flatten(rest) if rest else {}}

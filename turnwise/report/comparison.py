@@ -1,0 +1,94 @@
+"""The chapter about a comparison, from what `comparison.json` holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnwise.report.reading import Row
+from turnwise.runs.journal import plain
+
+
+def comparison_chapter(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Sentences, intervals, figures and tables of a comparison.
+
+    `arms`, `notes` and `collapse_definition` are those of `turnwise.evaluate`'s comparison. A study may add its own
+    `sentences` (texts), `tables` ({"title", "note", "columns", "rows"}) and `figures` ({"title", "note", "x", "log_x",
+    "lines"}, each line {"name", "x", "y", "low", "high"}); every key may be left out.
+    """
+    known: Row = plain(content, lambda _: None)
+    arms = [arm for arm in known.get("arms") or [] if isinstance(arm, dict)]
+    definition = known.get("collapse_definition")
+    return {
+        "sentences": [
+            *(known.get("sentences") or []),
+            *(["Intervals are 95 %. " + definition] if definition else []),
+            *(f"Note: {note}" for note in known.get("notes") or []),
+        ],
+        "intervals": _intervals(arms),
+        "figures": known.get("figures") or [],
+        "tables": [*_tables(arms, str(known.get("baseline", "the first"))), *(known.get("tables") or [])],
+    }
+
+
+def _intervals(arms: Sequence[Row]) -> list[Row]:
+    if not arms:
+        return []
+    rows = [
+        {"name": arm["label"], **arm["final"]["iqm"], "points": [run["final"] for run in arm["runs"]]} for arm in arms
+    ]
+    note = "Held-out success at the end: interquartile mean with its 95 % interval; small dots are runs"
+    return [{"title": "Final success", "note": note, "rows": rows}]
+
+
+def _tables(arms: Sequence[Row], baseline: str) -> list[Row]:
+    held = [arm for arm in arms if arm.get("versus")]
+    tables = [
+        {
+            "title": "What each algorithm reached",
+            "note": "Final success and success over training are interquartile means over runs.",
+            "columns": [
+                "Algorithm",
+                "Runs",
+                "Final success",
+                "Over training",
+                *(name for name, _ in _MEASURES),
+                "Collapsed",
+            ],
+            "rows": [_reached(arm) for arm in arms],
+        },
+        {
+            "title": f"Against {baseline}",
+            "note": "Differences are paired by seed; p is Welch's, adjusted after Bonferroni; d is Cohen's.",
+            "columns": ["Algorithm", "Difference", "Chance of better", "Welch's t", "p", "p adjusted", "d"],
+            "rows": [_held_against(arm["label"], arm["versus"]) for arm in held],
+        },
+    ]
+    return [table for table in tables if table["rows"]]
+
+
+def _reached(arm: Row) -> list[Any]:
+    runs = len(arm["runs"])
+    measures = [arm.get(key) for _, key in _MEASURES]
+    spreads = [_estimate(arm[name]["iqm"]) for name in ("final", "area")]
+    return [arm["label"], runs, *spreads, *measures, f"{arm['collapsed']} of {runs}"]
+
+
+def _held_against(label: str, versus: Row) -> list[Any]:
+    numbers = [versus[name] for name in ("t", "p", "p_adjusted", "d")]
+    return [label, _estimate(versus["difference"]), _estimate(versus["improvement"]), *numbers]
+
+
+def _estimate(estimate: Row) -> str:
+    low, high = estimate.get("low"), estimate.get("high")
+    interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
+    return f"{estimate['value']:.3f}{interval}"
+
+
+_MEASURES = (
+    ("Clip fraction", "clip_fraction"),
+    ("Gradient p99 / median", "gradient_tail"),
+    ("Explained variance", "explained_variance"),
+    ("Scale", "scale"),
+    ("Seconds", "seconds"),
+)

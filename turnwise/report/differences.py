@@ -1,0 +1,48 @@
+"""Configs as dotted keys: what two runs were told differently, and which runs belong together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnwise.report.reading import RunData
+
+INDIFFERENT = ("name", "seed", "device", "log.", "checkpoint.")
+"""Keys that do not make a run another experiment."""
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, str]:
+    """`{"train": {"steps": 5}}` as `{"train.steps": "5"}`: leaves are written as JSON, lists count by place."""
+    if isinstance(config, Mapping) and config:
+        pairs = [(str(key), value) for key, value in config.items()]
+    elif isinstance(config, list) and config and any(isinstance(item, Mapping | list) for item in config):
+        pairs = [(str(place), value) for place, value in enumerate(config)]
+    else:
+        return {prefix: config if isinstance(config, str) else json.dumps(config, default=str, ensure_ascii=False)}
+    return {
+        key: leaf
+        for name, value in pairs
+        for key, leaf in flatten(value, f"{prefix}.{name}" if prefix else name).items()
+    }
+
+
+def differing(configs: Sequence[Mapping[str, str]]) -> list[str]:
+    """Dotted keys whose values are not the same everywhere, in the order in which the configs name them."""
+    keys = dict.fromkeys(key for config in configs for key in config)
+    return [key for key in keys if len({config.get(key) for config in configs}) > 1]
+
+
+def group_labels(runs: Sequence[RunData]) -> list[str]:
+    """For each run the name of its group: the algorithm, and what sets it apart from others of that name."""
+    flat = [flatten(run.config) for run in runs]
+    return [_label(run, mine, _siblings(run, runs, flat)) for run, mine in zip(runs, flat, strict=True)]
+
+
+def _siblings(run: RunData, runs: Sequence[RunData], flat: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    return [config for other, config in zip(runs, flat, strict=True) if other.algorithm == run.algorithm]
+
+
+def _label(run: RunData, mine: dict[str, str], siblings: list[dict[str, str]]) -> str:
+    apart = [key for key in differing(siblings) if not key.startswith(INDIFFERENT)]
+    return " · ".join([run.algorithm, *(f"{key}={mine.get(key, 'absent')}" for key in apart)])

@@ -1,0 +1,52 @@
+"""Put data, style and script into one HTML file that loads nothing and runs nothing but our own script."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib import resources
+from string import Template
+from typing import Any
+
+SCRIPTS = (
+    "dom.js",
+    "colours.js",
+    "axes.js",
+    "curves.js",
+    "series.js",
+    "microscope.js",
+    "intervals.js",
+    "tables.js",
+    "tokens.js",
+    "episodes.js",
+    "report.js",
+)
+"""In the order in which they build on each other; together they are one script."""
+_UNSAFE = {character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
+
+
+def render_page(data: dict[str, Any]) -> str:
+    """The whole page. Nothing of `data` becomes markup: it travels as JSON, and the script sets text only."""
+    script = "\n".join(["(() => {", '"use strict";', *(_asset(name) for name in SCRIPTS), "})();"])
+    style = _asset("report.css")
+    return Template(_asset("report.html")).substitute(
+        script_hash=_hash(script), style_hash=_hash(style), script=script, style=style, data=escape_json(data)
+    )
+
+
+def escape_json(data: Any) -> str:
+    """JSON that no HTML parser can leave and every JSON parser reads back the same."""
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    # A lone surrogate cannot be written as UTF-8; its JSON escape can.
+    return (
+        "".join(_UNSAFE.get(character) or character for character in text).encode("utf-8", "backslashreplace").decode()
+    )
+
+
+def _asset(name: str) -> str:
+    return (resources.files("turnwise.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

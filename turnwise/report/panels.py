@@ -1,0 +1,237 @@
+"""What the report plots: the panels of curves and heat maps, and the numbers of one run in columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from turnwise.report.reading import Row
+
+MOST_POINTS = 500
+"""Longer runs are shown in as many buckets of neighbouring steps."""
+Scale = Literal["linear", "log"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Panel:
+    """One plot: the metric, the chapter it stands in, and what it tells a reader."""
+
+    metric: str
+    chapter: str
+    title: str
+    note: str
+    scale: Scale = "linear"
+    evaluation: str = ""
+    """Metric of `evals.jsonl` that is drawn over the curve, with its interval."""
+    share: bool = False
+    """Between 0 and 1: the axis ends there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heat:
+    """One heat map over turn index and step."""
+
+    metric: str
+    title: str
+    note: str
+    scale: Scale = "linear"
+    centre: float | None = None
+    """The value that means nothing happened; colours part there."""
+
+
+def curves(rows: Sequence[Row], metrics: Sequence[str]) -> dict[str, Any]:
+    """Steps and one column per metric that was ever measured; what is not a number becomes None."""
+    buckets = _buckets(len(rows))
+    columns = {name: [_mean(rows[part], name) for part in buckets] for name in metrics}
+    return {
+        "step": [rows[part.stop - 1]["step"] for part in buckets],
+        "columns": {name: column for name, column in columns.items() if any(value is not None for value in column)},
+    }
+
+
+def all_metrics(rows: Sequence[Row]) -> list[str]:
+    """Every metric of the run that is plotted in no panel, in alphabetical order."""
+    known = {panel.metric for panel in PANELS} | {"step"}
+    return sorted({name for row in rows for name in row} - known)
+
+
+def heat_maps(rows: Sequence[Row]) -> dict[str, Any]:
+    """Matrices (turn index × step) of every heat map that has data."""
+    steps = sorted({row["step"] for row in rows})
+    turns = 1 + max((int(row["turn"]) for row in rows if is_number(row.get("turn"))), default=-1)
+    buckets = _buckets(len(steps))
+    column_of = {steps[place]: column for column, part in enumerate(buckets) for place in range(part.start, part.stop)}
+    maps = {heat.metric: _matrix(rows, heat, turns, len(buckets), column_of) for heat in HEATS}
+    return {
+        "step": [steps[part.stop - 1] for part in buckets],
+        "turns": turns,
+        "maps": {
+            name: cells for name, cells in maps.items() if any(value is not None for row in cells for value in row)
+        },
+    }
+
+
+def describe() -> dict[str, Any]:
+    """The panels and heat maps as data for the page."""
+    return {"panels": [asdict(panel) for panel in PANELS], "heats": [asdict(heat) for heat in HEATS]}
+
+
+def is_number(value: Any) -> bool:
+    """Whether it can be plotted."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def rounded(value: Any) -> float | int | None:
+    """Five significant digits are more than a plot can show; None for what is not a number."""
+    if not is_number(value):
+        return None
+    return value if isinstance(value, int) else float(f"{value:.5g}")
+
+
+def _buckets(count: int) -> list[slice]:
+    size = max(1, math.ceil(count / MOST_POINTS))
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _mean(rows: Sequence[Row], name: str) -> float | int | None:
+    values = [row[name] for row in rows if is_number(row.get(name))]
+    return rounded(sum(values) / len(values)) if values else None
+
+
+def _matrix(
+    rows: Sequence[Row], heat: Heat, turns: int, columns: int, column_of: dict[int, int]
+) -> list[list[float | int | None]]:
+    cells: list[list[list[float]]] = [[[] for _ in range(columns)] for _ in range(turns)]
+    for row in rows:
+        if is_number(row.get(heat.metric)) and is_number(row.get("turn")):
+            cells[int(row["turn"])][column_of[row["step"]]].append(row[heat.metric])
+    # A bucket of steps must not hide a peak: of largest values it shows the largest.
+    join: Callable[[list[float]], float] = max if heat.metric.endswith("_max") else lambda cell: sum(cell) / len(cell)
+    return [[rounded(join(cell)) if cell else None for cell in line] for line in cells]
+
+
+PANELS = (
+    Panel(
+        metric="rollout/success",
+        chapter="Outcome",
+        title="Success",
+        note="Share of training episodes that succeeded; diamonds are held-out evaluations with 95 % intervals",
+        evaluation="eval/success",
+        share=True,
+    ),
+    Panel(
+        metric="rollout/reward",
+        chapter="Outcome",
+        title="Reward",
+        note="Mean sum of rewards of an episode",
+        evaluation="eval/reward",
+    ),
+    Panel(
+        metric="rollout/turns",
+        chapter="Outcome",
+        title="Turns",
+        note="Mean number of turns of an episode",
+        evaluation="eval/turns",
+    ),
+    Panel(
+        metric="rollout/valid",
+        chapter="Outcome",
+        title="Valid turns",
+        note="Share of turns that the environment could read and allowed",
+        evaluation="eval/valid",
+        share=True,
+    ),
+    Panel(
+        metric="rollout/tokens",
+        chapter="Outcome",
+        title="Tokens",
+        note="Sampled tokens of an episode",
+        evaluation="eval/tokens",
+    ),
+    Panel(
+        metric="rollout/repetition",
+        chapter="Outcome",
+        title="Repetition",
+        note="Share of sampled 4-grams that repeat an earlier one of their turn",
+    ),
+    Panel(
+        metric="loss/clip_fraction",
+        chapter="Policy update",
+        title="Clip fraction",
+        note="Share of tokens whose gradient the clip removed or bent",
+    ),
+    Panel(
+        metric="loss/ratio_max",
+        chapter="Policy update",
+        title="Largest ratio",
+        note="Largest importance ratio of the step",
+        scale="log",
+    ),
+    Panel(
+        metric="loss/sampler_kl",
+        chapter="Policy update",
+        title="KL to the sampler",
+        note="How far the policy has moved from the one that sampled",
+        scale="log",
+    ),
+    Panel(
+        metric="loss/reference_kl",
+        chapter="Policy update",
+        title="KL to the reference",
+        note="How far the policy has moved from the reference",
+        scale="log",
+    ),
+    Panel(
+        metric="loss/entropy",
+        chapter="Policy update",
+        title="Entropy",
+        note="Entropy of the next-token distribution, in nats",
+    ),
+    Panel(
+        metric="train/gradient_norm",
+        chapter="Policy update",
+        title="Gradient norm",
+        note="Mean over the step's updates, before clipping",
+        scale="log",
+    ),
+    Panel(
+        metric="loss/value_error",
+        chapter="Critic and scale",
+        title="Value error",
+        note="Root mean squared error of the critic against its target",
+    ),
+    Panel(
+        metric="train/explained_variance",
+        chapter="Critic and scale",
+        title="Explained variance",
+        note="How much of the returns the critic explains; 0 is no better than their mean",
+    ),
+    Panel(
+        metric="train/clip_bias",
+        chapter="Critic and scale",
+        title="‖C‖",
+        note="Norm of the clipping bias that the scale saw, mean over updates",
+        scale="log",
+    ),
+    Panel(
+        metric="train/scale",
+        chapter="Critic and scale",
+        title="Scale",
+        note="Mean factor on the optimiser step; 1 takes it whole",
+    ),
+)
+"""The curves, chapter by chapter."""
+
+HEATS = (
+    Heat(metric="turn/ratio_mean", title="Mean ratio", note="1: the policy has not moved", scale="log", centre=1.0),
+    Heat(metric="turn/ratio_max", title="Largest ratio", note="the tail that clipping meets", scale="log"),
+    Heat(metric="turn/clip_fraction", title="Clip fraction", note="share of tokens clipped"),
+    Heat(metric="turn/sampler_kl", title="KL to the sampler", note="movement since sampling", scale="log"),
+    Heat(metric="turn/entropy", title="Entropy", note="nats per token"),
+    Heat(metric="turn/advantage_std", title="Advantage spread", note="standard deviation"),
+    Heat(metric="turn/value_error", title="Value error", note="root mean square"),
+    Heat(metric="turn/clip_bias", title="‖C‖", note="this turn's part of the clipping bias", scale="log"),
+)
+"""The microscope, map by map."""

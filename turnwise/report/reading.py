@@ -1,0 +1,117 @@
+"""Read a run folder as far as it goes: what is missing or broken becomes a sentence, never an exception."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from turnwise.runs import read_journal, read_rows
+
+Row = dict[str, Any]
+
+
+@dataclass(kw_only=True, slots=True)
+class RunData:
+    """What a run folder says; `problems` are sentences about what could not be read."""
+
+    path: Path
+    config: Row
+    meta: Row
+    metrics: list[Row]
+    turns: list[Row]
+    events: list[Row]
+    evals: list[Row]
+    problems: list[str] = field(default_factory=list[str])
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the run's algorithm; "unknown" where the config does not say."""
+        row = self.config.get("algorithm")
+        return str(row.get("name", "custom")) if isinstance(row, dict) else "unknown"
+
+    @property
+    def incidents(self) -> list[Row]:
+        """What the guard reported, in order."""
+        return [event for event in self.events if event.get("kind") == "guard"]
+
+    def steps_with(self, prefix: str) -> list[int]:
+        """Steps that have a file `rollouts/<prefix>_000120.jsonl.zst`."""
+        stems = (file.name.split(".")[0].removeprefix(f"{prefix}_") for file in self._recorded(prefix))
+        return sorted(int(stem) for stem in stems if stem.isdigit())
+
+    def recorded(self, prefix: str, step: int) -> list[Row]:
+        """The lines of a file under `rollouts/`, as many as are whole."""
+        file = self.path / "rollouts" / f"{prefix}_{step:06d}.jsonl.zst"
+        rows: list[Row] = []
+        try:
+            rows.extend(row for row in read_rows(file) if isinstance(row, dict))
+        except (ValueError, OSError, EOFError) as error:
+            self.problems.append(f"rollouts/{file.name} could not be read to its end ({_first_line(error)}).")
+        return rows
+
+    def _recorded(self, prefix: str) -> Iterator[Path]:
+        return (self.path / "rollouts").glob(f"{prefix}_*.jsonl.zst")
+
+
+def read_run(path: Path) -> RunData:
+    """Everything but the trajectories, which are read on demand; ValueError only if there is no such folder."""
+    if not path.is_dir():
+        raise ValueError(f"{path} is not a run folder; name a folder that `turnwise train` wrote, such as runs/my-run")
+    problems: list[str] = []
+    run = RunData(
+        path=path.resolve(),
+        config=_read_mapping(path / "config.yaml", yaml.safe_load, problems),
+        meta=_read_mapping(path / "meta.json", json.loads, problems),
+        metrics=_by_step(_read_rows(path / "metrics.jsonl", problems)),
+        turns=_read_rows(path / "turns.jsonl", problems),
+        events=_read_rows(path / "events.jsonl", problems),
+        evals=_by_step(_read_rows(path / "evals.jsonl", problems)),
+        problems=problems,
+    )
+    if not (run.config or run.meta or run.metrics):
+        raise ValueError(f"{path} holds no run: config.yaml, meta.json and metrics.jsonl are all missing or unreadable")
+    return run
+
+
+def _read_mapping(file: Path, parse: Callable[[str], Any], problems: list[str]) -> Row:
+    if not file.exists():
+        problems.append(f"{file.name} is missing.")
+        return {}
+    try:
+        content = parse(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError, yaml.YAMLError) as error:
+        problems.append(f"{file.name} could not be read ({_first_line(error)}).")
+        return {}
+    if not isinstance(content, dict):
+        problems.append(f"{file.name} does not hold a mapping.")
+        return {}
+    return content
+
+
+def _read_rows(file: Path, problems: list[str]) -> list[Row]:
+    if not file.exists():
+        problems.append(f"{file.name} is missing.")
+        return []
+    try:
+        return [row for row in read_journal(file) if isinstance(row.get("step"), int)]
+    except (ValueError, OSError) as error:
+        problems.append(f"{file.name} could not be read ({_first_line(error)}).")
+        return []
+
+
+def _by_step(rows: list[Row]) -> list[Row]:
+    """One row a step, in order; of several the last one written counts."""
+    return [row for _, row in sorted({row["step"]: row for row in rows}.items())]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0] or type(error).__name__
