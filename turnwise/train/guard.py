@@ -134,7 +134,6 @@ class Guard:
             "seen": {signal: list(entry) for signal, entry in self._seen.items()},
             "danger": self._danger,
             "restores": self._restores,
-            "stopped": self._stopped,
             "learning_rate_factor": self.learning_rate_factor,
         }
 
@@ -144,7 +143,7 @@ class Guard:
         self._refused = [(step, update) for step, update in state["refused"]]
         self._broken = state["broken"]
         self._seen = {signal: (step, strength) for signal, (step, strength) in state["seen"].items()}
-        self._danger, self._restores, self._stopped = state["danger"], state["restores"], state["stopped"]
+        self._danger, self._restores = state["danger"], state["restores"]
         self.learning_rate_factor = state["learning_rate_factor"]
 
     def _mode(self, signal: str) -> Mode:

@@ -121,13 +121,19 @@ def medians(values: Sequence[float]) -> list[float]:
 
 
 def slump(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
-    """A share that fell at once to under half of what it was, or stays for three steps below half of its best."""
+    """A share that fell at once to under half of what it was, or lies for three steps below half of its best."""
     reading = read_rate(rows, row, name)
-    if reading is None:
-        return None
-    if reading.below(0.5 * reading.before, sure=4):
+    if reading is not None and reading.below(0.5 * reading.before, sure=4):
         return reading
-    values = [*series(rows, name), reading.now]
-    best = max(medians(values))
-    lasting = replace(reading, before=best)
-    return lasting if max(values[-3:]) < 0.5 * best and lasting.below(0.5 * best, sure=3) else None
+    return _lasting_slump(rows, row, name)
+
+
+def _lasting_slump(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
+    # Runs die in their first steps too, so this asks for no more history than one step before the three.
+    values = series([*rows, row], name)
+    if len(values) < 4 or number(row, name) is None:
+        return None
+    best = max([values[0], *medians(values)])
+    error = rate_error(best, row.get("rollout/episodes", 64))
+    now = Reading(name=name, step=int(row["step"]), now=max(values[-3:]), before=best, spread=error)
+    return replace(now, now=values[-1]) if now.below(0.5 * best, sure=5) else None
