@@ -113,9 +113,9 @@ class RunConsole:
         if curve := draw_curve(progress.success, width=self._out.width):
             self._print(Text("\n".join(["", "success", *curve]), "green"))
         if progress.evaluations:
-            ends = {"before": progress.evaluations[0], "after": progress.evaluations[-1]}
+            ends = zip(("before", "after"), (progress.evaluations[0], *progress.evaluations[1:][-1:]), strict=False)
             self._print("")
-            self._print(views.evaluation_table({f"{when} (step {step_of(row)})": row for when, row in ends.items()}))
+            self._print(views.evaluation_table({f"{when} (step {step_of(row)})": row for when, row in ends}))
         self._print(self._ending(str(summary["status"])))
         self._print(views.next_steps(self._recipe, self._folder, progress))
 

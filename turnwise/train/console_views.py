@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from turnwise.train.config import Recipe
@@ -20,7 +20,7 @@ SHOWN = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class Measure:
     """One number of a step on the screen."""
 
     label: str
@@ -35,29 +35,29 @@ class Column:
 
 
 PLAYED = (
-    Column(label="success", metric="rollout/success", form=".3f"),
-    Column(label="reward", metric="rollout/reward", form=".3f", width=6),
-    Column(label="turns", metric="rollout/turns", form=".2f"),
-    Column(label="clip", metric="loss/clip_fraction", form=".3f"),
-    Column(label="KL", metric="loss/sampler_kl", form=".4f", width=6),
-    Column(label="KL ref", metric="loss/reference_kl", form=".4f", width=6),
-    Column(label="entropy", metric="loss/entropy", form=".3f"),
-    Column(label="tokens/s", metric="time/tokens_per_second", form=",.0f", width=7),
-    Column(label="seconds", metric="time/step", form=".1f"),
+    Measure(label="success", metric="rollout/success", form=".3f"),
+    Measure(label="reward", metric="rollout/reward", form=".3f", width=6),
+    Measure(label="turns", metric="rollout/turns", form=".2f"),
+    Measure(label="clip", metric="loss/clip_fraction", form=".3f"),
+    Measure(label="KL", metric="loss/sampler_kl", form=".4f", width=6),
+    Measure(label="KL ref", metric="loss/reference_kl", form=".4f", width=6),
+    Measure(label="entropy", metric="loss/entropy", form=".3f"),
+    Measure(label="tokens/s", metric="time/tokens_per_second", form=",.0f", width=7),
+    Measure(label="seconds", metric="time/step", form=".1f"),
 )
 """Of a step in which episodes were played."""
 
 IMITATED = (
-    Column(label="loss", metric="loss/policy", form=".4f", width=6),
-    Column(label="gradient", metric="train/gradient_norm", form=".3f"),
-    Column(label="entropy", metric="loss/entropy", form=".3f"),
-    Column(label="tokens/s", metric="time/tokens_per_second", form=",.0f", width=7),
-    Column(label="seconds", metric="time/step", form=".1f"),
+    Measure(label="loss", metric="loss/policy", form=".4f", width=6),
+    Measure(label="gradient", metric="train/gradient_norm", form=".3f"),
+    Measure(label="entropy", metric="loss/entropy", form=".3f"),
+    Measure(label="tokens/s", metric="time/tokens_per_second", form=",.0f", width=7),
+    Measure(label="seconds", metric="time/step", form=".1f"),
 )
 """Of a step that learned from demonstrations: nothing was played."""
 
 
-def columns_of(rows: Sequence[Row]) -> list[Column]:
+def columns_of(rows: Sequence[Row]) -> list[Measure]:
     """The columns that have something to show."""
     columns = PLAYED if any("rollout/success" in row for row in rows) else IMITATED
     return [column for column in columns if any(column.metric in row for row in rows)]
@@ -77,7 +77,7 @@ def step_table(progress: Progress) -> Table:
     return table
 
 
-def _add(table: Table, columns: Sequence[Column], row: Row, name: str, style: str) -> None:
+def _add(table: Table, columns: Sequence[Measure], row: Row, name: str, style: str) -> None:
     cells = [name, *(column.cell(row) for column in columns), str(lost_in(row))]
     table.add_row(*map(Text, cells), style=style)
 
@@ -126,7 +126,8 @@ def evaluation_line(row: Row) -> Text:
 def evaluation_table(evaluations: Mapping[str, Row]) -> Table:
     """Evaluations side by side, each under its own heading."""
     rows = list(evaluations.values())
-    table = Table("held-out", *map(Text, map(printable, evaluations)), box=None, pad_edge=False)
+    headings = [Column(header=Text(printable(heading))) for heading in evaluations]
+    table = Table("held-out", *headings, box=None, pad_edge=False)
     for label, metric in _measures(rows):
         table.add_row(label, *(Text(_with_interval(row, metric)) for row in rows))
     table.add_row("episodes", *(f"{row.get('eval/episodes') or 0:.0f}" for row in rows))
