@@ -181,6 +181,14 @@ def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path):
     assert (tmp_path / "runs").read_text() == "a file"
 
 
+def test_an_error_without_a_number_keeps_its_own_words(tmp_path: Path):
+    def fail(_: Path) -> None:
+        raise shutil.SameFileError("a and b are the same file")
+
+    with pytest.raises(RunFolderError, match=r"step_000001: a and b are the same file; check that the disk works"):
+        Checkpoints(tmp_path / "checkpoints").write(1, fail)
+
+
 def test_errors_that_are_not_of_the_disk_pass_unchanged(tmp_path: Path):
     def fail(_: Path) -> None:
         raise RuntimeError("tensor of another device")

@@ -83,6 +83,13 @@ def test_open_says_what_is_wrong_with_a_folder(tmp_path: Path):
         RunFolder.open(run.path)
 
 
+def test_a_config_is_replaced_whole(tmp_path: Path):
+    run = RunFolder.create(tmp_path / "geo", CONFIG, META)
+    run.reconfigure({**CONFIG, "seed": 3})
+    assert run.config == RunFolder.open(run.path).config == {**CONFIG, "seed": 3}
+    assert not list(run.path.glob("*.draft"))
+
+
 def test_rewind_makes_a_continued_run_equal_to_one_that_was_never_interrupted(tmp_path: Path):
     straight, broken = (RunFolder.create(tmp_path / name, CONFIG, META) for name in ("straight", "broken"))
     for run in (straight, broken):

@@ -35,18 +35,13 @@ def explained(action: str, path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # writers in Rust (safetensors, tokenizers) raise bare exceptions that quote the number
-        number = _error_number(error)
-        if number is None:
+        quoted = re.search(r"\(os error (\d+)\)", str(error))
+        if not quoted and not isinstance(error, OSError):
             raise
-        fix = _FIXES.get(number, "check that the disk works and that the path is right")
-        raise RunFolderError(f"cannot {action} {path}: {os.strerror(number)}; {fix}") from error
-
-
-def _error_number(error: Exception) -> int | None:
-    if isinstance(error, OSError):
-        return error.errno or errno.EIO
-    quoted = re.search(r"\(os error (\d+)\)", str(error))
-    return int(quoted[1]) if quoted else None
+        number = int(quoted[1]) if quoted else getattr(error, "errno", None)
+        cause = os.strerror(number) if number else str(error)
+        fix = _FIXES.get(number or 0, "check that the disk works and that the path is right")
+        raise RunFolderError(f"cannot {action} {path}: {cause}; {fix}") from error
 
 
 def sync(path: Path) -> None:

@@ -38,11 +38,11 @@ class RunFolder:
         with explained("create", path):
             _refuse_content(path)
             shutil.rmtree(draft, ignore_errors=True)
-            for name in ("rollouts", "checkpoints"):
-                (draft / name).mkdir(parents=True)
-            for name in JOURNALS:
-                (draft / f"{name}.jsonl").touch()
             try:
+                for name in ("rollouts", "checkpoints"):
+                    (draft / name).mkdir(parents=True)
+                for name in JOURNALS:
+                    (draft / f"{name}.jsonl").touch()
                 write_whole(draft / CONFIG, _to_yaml(config))
                 write_whole(draft / META, _to_json({"schema": SCHEMA, **meta}))
                 draft.rename(path)
@@ -81,8 +81,7 @@ class RunFolder:
     def reconfigure(self, config: Mapping[str, Any]) -> None:
         """Replace the config: a run may be made longer when it is resumed."""
         self.config = dict(config)
-        with explained("write", self.path / CONFIG):
-            write_whole(self.path / CONFIG, _to_yaml(self.config))
+        write_whole(self.path / CONFIG, _to_yaml(self.config))
 
     @property
     def journals(self) -> dict[str, Journal]:

@@ -90,10 +90,10 @@ def plain(value: Any, non_finite: Callable[[float], Any]) -> Any:
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: plain(item, non_finite) for key, item in value.items()}
     to_list = getattr(value, "tolist", None)  # arrays, tensors and their scalars
-    return plain(to_list(), non_finite) if callable(to_list) else _describe(value)
+    return plain(to_list(), non_finite) if callable(to_list) else describe(value)
 
 
-def _describe(value: Any) -> str:
+def describe(value: Any) -> str:
     """Its repr without the address, which no second run would repeat."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 

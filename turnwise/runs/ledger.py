@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import zstandard
 
 from turnwise.runs.disk import RunFolderError, explained, write_whole
-from turnwise.runs.journal import plain
+from turnwise.runs.journal import describe, plain
 
 if TYPE_CHECKING:  # importing the nouns imports torch, which reading rows does not need
     from turnwise.types import Group, Trajectory
@@ -21,7 +21,8 @@ _NON_FINITE = "non-finite"
 
 def write_groups(path: Path, groups: Iterable[Group]) -> None:
     """Write a step's groups, whole or not at all. A group without trajectories leaves no line."""
-    compressor = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+    # Level 1: numbers in decimal gain nothing from a longer search.
+    compressor = zstandard.ZstdCompressor(level=1, write_checksum=True).compressobj()
     parts: list[bytes] = []
     for group in groups:
         for member, trajectory in enumerate(group.trajectories):
@@ -36,7 +37,7 @@ def read_groups(path: Path) -> list[Group]:
     from turnwise.types import Group
 
     groups: list[Group] = []
-    for row in _rows(path, whole=True):
+    for row in list(_rows(path, whole=True)):  # the checksum comes last: nothing is believed before
         name, member = row.pop("group"), row.pop("member")
         if member == 0:
             groups.append(Group(id=name, trajectories=[]))
@@ -73,7 +74,7 @@ def _loose(value: Any) -> Any:
     try:
         return plain(value, _mark)
     except RecursionError:
-        return repr(value)
+        return describe(value)
 
 
 def _line(row: dict[str, Any]) -> bytes:
@@ -95,7 +96,11 @@ def _unmark(item: dict[str, Any]) -> Any:
 
 def _rows(path: Path, *, whole: bool) -> Iterator[dict[str, Any]]:
     for line in _lines(path, whole=whole):
-        yield json.loads(line, object_hook=_unmark)
+        try:
+            row = json.loads(line, object_hook=_unmark)
+        except ValueError as error:
+            raise _damage(path, error) from error
+        yield row
 
 
 def _lines(path: Path, *, whole: bool) -> Iterator[bytes]:
@@ -113,4 +118,8 @@ def _expand(decompressor: zstandard.ZstdDecompressionObj, block: bytes, path: Pa
     try:
         return decompressor.decompress(block)
     except zstandard.ZstdError as error:
-        raise RunFolderError(f"{path} is damaged ({error}); copy it again, or take another step") from error
+        raise _damage(path, error) from error
+
+
+def _damage(path: Path, error: Exception) -> RunFolderError:
+    return RunFolderError(f"{path} is damaged ({error}); copy it again, or take another step")
