@@ -74,8 +74,8 @@ def memory_bytes() -> int:
 
 
 def _disk(runs: Path) -> Finding:
-    """The nearest folder that exists takes a file: that is where run folders will be made."""
-    place = next(folder for folder in (runs, *runs.absolute().parents) if folder.is_dir())
+    """Whether the nearest folder that exists takes a file: there run folders will be made."""
+    place = next(path for path in (runs, *runs.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"\0" * 4096)

@@ -1,0 +1,333 @@
+"""The screen of a run in its three forms, fed with the rows of a run and with hostile text."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from turnwise.train.config import Recipe
+from turnwise.train.console import RunConsole, choose_form
+from turnwise.train.console_chart import draw_curve
+from turnwise.train.console_progress import Progress
+from turnwise.train.console_views import duration
+from turnwise.train.guard import Incident
+from turnwise.train.imitation import sft_recipe
+from turnwise.train.recipes import load_recipe
+from turnwise.train.samples import LONGEST, episode_text
+from turnwise.types import StopReason, Trajectory, Turn
+from turnwise.untrusted import printable
+
+HOSTILE = "\x1b[2J\x07[bold red]boo[/bold red]\r\x9b31m\u202e"
+SHOWN = r"\x1b[2J\x07[bold red]boo[/bold red]\r\x9b31m\u202e"
+
+
+def row(step, **changes):
+    return {
+        "step": step,
+        "rollout/episodes": 128,
+        "rollout/success": 0.4 + step / 100,
+        "rollout/reward": 0.5,
+        "rollout/turns": 3.25,
+        "rollout/faults": 0.0,
+        "loss/clip_fraction": 0.012,
+        "loss/sampler_kl": 0.0034,
+        "loss/entropy": 0.875,
+        "time/tokens_per_second": 5123.4,
+        "time/step": 2.0,
+        **changes,
+    }
+
+
+def evaluation(step, success):
+    return {
+        "step": step,
+        "eval/episodes": 256.0,
+        "eval/success": success,
+        "eval/success_low": success - 0.05,
+        "eval/success_high": success + 0.05,
+        "eval/turns": 3.0,
+    }
+
+
+INCIDENT = Incident(
+    step=2,
+    signal="ratio-tail",
+    mode="act",
+    action="shrink",
+    text="largest ratio 31 after 2",
+    evidence={"loss/ratio_max": 31.0},
+    change="learning rate × 0.2",
+)
+
+
+LABELS = ["success", "reward", "turns", "clip", "KL", "entropy", "tokens/s", "seconds"]
+
+
+class Clock:
+    """A clock that the test turns."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Screen:
+    """A console that is recorded: what it wrote is `text`."""
+
+    def __init__(self, form, *, width=200):
+        self.file, self.clock = io.StringIO(), Clock()
+        out = Console(
+            file=self.file, force_terminal=form == "live", width=width, legacy_windows=False, color_system=None
+        )
+        self.console = RunConsole(form=form, out=out, clock=self.clock)
+
+    @property
+    def text(self):
+        return self.file.getvalue()
+
+    @property
+    def lines(self):
+        return self.text.splitlines()
+
+
+def recipe(**sections) -> Recipe:
+    return load_recipe(None, {"train": {"steps": 12}, **sections})
+
+
+def run_twelve_steps(screen, folder, status="finished"):
+    """A run as the loop tells it: evaluation, twelve steps with an incident and faults, evaluation, end."""
+    with screen.console as console:
+        console.started(recipe(), folder, ["the critic is new"])
+        console.evaluated(evaluation(0, 0.4))
+        for step in range(1, 13):
+            console.phase("playing")
+            screen.clock.now += 2.0
+            faults = 3 / 128 if step in (3, 5) else 0.0
+            console.step(row(step, **{"rollout/faults": faults}), guard="saw ratio-tail" if step == 2 else "healthy")
+            if step == 2:
+                console.incident(INCIDENT)
+        console.evaluated(evaluation(12, 0.8))
+        console.note("a note")
+        console.finished({"status": status})
+
+
+def test_plain_lines_have_every_number_in_its_own_place(tmp_path):
+    screen = Screen("plain")
+    run_twelve_steps(screen, tmp_path / "run")
+    steps = [line for line in screen.lines if line.startswith("step ")]
+    assert len(steps) == 12
+    assert steps[2] == (
+        "step  3/12  success 0.430  reward  0.500  turns  3.25  clip 0.012  KL 0.0034  entropy 0.875  "
+        "tokens/s   5,123  seconds   2.0  faults  3  left    0:18  guard healthy"
+    )
+    assert len({line.index("guard") for line in steps}) == 1
+    assert "a note" in screen.lines
+
+
+def test_quiet_says_only_start_evaluations_incidents_and_end(tmp_path):
+    screen = Screen("quiet")
+    run_twelve_steps(screen, tmp_path / "run")
+    before_curve = screen.lines[: screen.lines.index("success")]
+    assert before_curve == [
+        "st-ppo on search/geo-2hop · model nano · 12 steps of 128 episodes · seed 0",
+        f"run folder {tmp_path / 'run'}",
+        "note: the critic is new",
+        "held-out at step 0: success 0.400 [0.350, 0.450], turns 3.000, 256 episodes",
+        "guard  step 2  ratio-tail: largest ratio 31 after 2 → shrink, learning rate × 0.2",
+        "held-out at step 12: success 0.800 [0.750, 0.850], turns 3.000, 256 episodes",
+        "",
+    ]
+    assert "Finished 12 steps. 6 episodes were lost to faults and entered no batch." in screen.lines
+
+
+def test_the_live_table_has_the_last_eight_steps_the_best_and_what_happens_now(tmp_path):
+    screen = Screen("live", width=120)
+    with screen.console as console:
+        console.started(recipe(), tmp_path / "run")
+        for step in range(1, 12):
+            screen.clock.now += 30.0
+            success = 0.9 if step == 2 else 0.5
+            console.step(row(step, **{"rollout/success": success, "rollout/faults": 1 / 128}), guard="saw clip-surge")
+        console.phase("learning")
+    frame = screen.text[screen.text.rindex("step  success") :].splitlines()
+    assert frame[0].split() == ["step", *LABELS, "faults"]
+    assert frame[1].split()[:3] == ["best", "2", "0.900"]
+    assert [line.split()[0] for line in frame[2:10]] == [str(step) for step in range(4, 12)]
+    assert "learning · step 12 of 12 · 0:27 left · 11 episodes lost to faults · guard saw clip-surge" in frame[10]
+
+
+def fail_in_the_middle(console, folder):
+    console.started(recipe(), folder)
+    raise RuntimeError
+
+
+def test_the_live_screen_gives_the_terminal_back_after_an_error(tmp_path):
+    screen = Screen("live")
+    with pytest.raises(RuntimeError), screen.console as console:
+        fail_in_the_middle(console, tmp_path / "run")
+    assert screen.text.index("\x1b[?25l") < screen.text.rindex("\x1b[?25h")  # the cursor was hidden, and is back
+
+
+@pytest.mark.parametrize(
+    ("environment", "form"),
+    [({"CI": "true"}, "quiet"), ({"CI": "1"}, "quiet"), ({"CI": "false"}, "plain"), ({}, "plain")],
+)
+def test_ci_is_quiet_and_what_is_no_terminal_gets_plain_lines(environment, form, capsys):
+    assert choose_form(environment) == form
+
+
+def test_the_end_shows_before_and_after_with_intervals_and_how_to_go_on(tmp_path):
+    screen = Screen("plain", width=80)
+    run_twelve_steps(screen, tmp_path / "run")
+    run, end = tmp_path / "run", screen.lines[screen.lines.index("success") :]
+    assert max(map(len, end[1:9])) <= 80
+    assert [line.split() for line in end if line.startswith(("held-out ", "success "))] == [
+        ["held-out", "before", "(step", "0)", "after", "(step", "12)"],
+        ["success", "0.400", "[0.350,", "0.450]", "0.800", "[0.750,", "0.850]"],
+    ]
+    assert end[-4:] == [
+        f"run folder     {run}",
+        f"evaluate       turnwise eval {run} --episodes 1000",
+        f"train further  turnwise resume {run} train.steps=24",
+        f"try next       turnwise train {run}/config.yaml algorithm=ppo --output {run}-ppo",
+    ]
+
+
+def test_a_run_that_was_cut_says_how_to_resume_it(tmp_path):
+    screen = Screen("quiet")
+    screen.console.started(recipe(), tmp_path / "my run")
+    screen.console.step(row(1))
+    screen.console.finished({"status": "interrupted"})
+    assert "Stopped as you asked: step 1 is finished and saved." in screen.lines
+    assert screen.lines[-1] == f"carry on       turnwise resume '{tmp_path / 'my run'}'"
+
+
+def test_an_imitation_stage_shows_its_loss_and_names_the_run_around_it(tmp_path):
+    (tmp_path / "run" / "sft").mkdir(parents=True)
+    (tmp_path / "run" / "meta.json").write_text("{}")
+    screen, stage = Screen("plain"), sft_recipe(recipe(sft={}), steps=4)
+    screen.console.started(stage, tmp_path / "run" / "sft")
+    screen.console.step({"step": 1, "loss/policy": 0.25, "train/gradient_norm": 1.5, "time/step": 1.0})
+    screen.console.finished({"status": "interrupted"})
+    assert (
+        "step 1/4  loss 0.2500  gradient 1.500  seconds   1.0  faults  0  left    0:03  guard healthy" in screen.lines
+    )
+    assert screen.lines[-1] == f"carry on       turnwise resume {tmp_path / 'run'}"
+
+
+def test_a_resumed_run_draws_its_whole_curve(tmp_path):
+    rows = [json.dumps(row(step, **{"rollout/success": 0.0})) for step in (1, 2, 3, 4)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    (tmp_path / "evals.jsonl").write_text(json.dumps(evaluation(0, 0.1)) + "\n")
+    screen = Screen("quiet", width=27)
+    screen.console.started(recipe(train={"steps": 5}), tmp_path)
+    screen.console.step(row(5, **{"rollout/success": 1.0}))
+    screen.console.finished({"status": "finished"})
+    assert f"run folder {tmp_path} (carries on after step 4)" in screen.lines
+    assert " 1.0 ┤" + " " * 16 + "████" in screen.lines
+    assert any(line.startswith("success   0.100 [0.050") for line in screen.lines)
+
+
+def test_numbers_that_are_missing_or_not_finite_are_a_dash(tmp_path):
+    screen = Screen("plain")
+    screen.console.started(recipe(), tmp_path)
+    screen.console.step({"step": 1, "rollout/success": None, "rollout/reward": float("nan"), "loss/entropy": 0.5})
+    assert "success     –  reward      –  entropy 0.500" in screen.lines[-1]
+
+
+@pytest.mark.parametrize("form", ["plain", "live", "quiet"])
+def test_text_of_models_and_environments_cannot_steer_the_terminal(form, tmp_path):
+    screen = Screen(form, width=300)
+    with screen.console as console:
+        console.started(recipe(), tmp_path, [HOSTILE])
+        console.phase(HOSTILE)
+        console.step(row(1), guard=HOSTILE)
+        console.incident(Incident(step=1, signal="validity", mode="warn", action="none", text=HOSTILE, evidence={}))
+        console.note(HOSTILE)
+        console.sample(
+            HOSTILE, Trajectory(id="a", turns=[Turn(observation=HOSTILE, action=HOSTILE)], stop=StopReason.DONE)
+        )
+    own = ("\x1b[?25l", "\x1b[?25h", "\x1b[2K", "\x1b[1A")  # how rich draws over its own lines
+    written = screen.text
+    for code in own:
+        written = written.replace(code, "")
+    assert SHOWN in written
+    assert {character for character in written if not character.isprintable()} <= {"\n", "\r"}
+    assert written.count("\r") == screen.text.count("\r\x1b[2K")
+
+
+def test_what_cannot_be_seen_is_escaped_and_lines_stay():
+    assert printable("a\r\nb\tc\u00a0d") == "a\nb    c d"
+    assert printable("\ud800\x00é中") == r"\ud800\x00é中"
+    assert printable("plain") == "plain"
+
+
+def test_an_episode_reads_turn_by_turn():
+    turns = [
+        Turn(observation="Guess a number", action="ten", valid=False),
+        Turn(observation="Not a number.\nAgain.", action="7", reward=1.0),
+    ]
+    trajectory = Trajectory(id="a", turns=turns, stop=StopReason.DONE, terminated=True, final_observation="Right!")
+    assert episode_text(trajectory, title="after").plain.splitlines() == [
+        "after",
+        "   1 Guess a number",
+        "   > ten",
+        "     [not a valid action]",
+        "   2 Not a number.",
+        "     Again.",
+        "   > 7",
+        "     [reward 1]",
+        "     Right!",
+        "   = solved: 2 turns, reward 1, stop: done",
+    ]
+
+
+def test_an_episode_that_a_fault_ended_is_not_called_unsolved_and_long_texts_lose_their_middle():
+    turn = Turn(observation="x" * LONGEST + "yz" * LONGEST, action="")
+    lines = episode_text(Trajectory(id="a", turns=[turn], stop=StopReason.TIMEOUT)).plain.splitlines()
+    assert lines[1:] == [
+        f"     … {2 * LONGEST} characters left out …",
+        "     " + "yz" * (LONGEST // 4),
+        "   > (nothing)",
+        "   = lost to a fault: 1 turn, reward 0, stop: timeout",
+    ]
+
+
+def test_time_left_follows_the_pace_of_the_recent_steps():
+    clock = Clock()
+    progress = Progress(steps=100, clock=clock)
+    assert progress.seconds_left is None
+    clock.now = 500.0  # loading and the first evaluation, which will not come again
+    progress.add(row(1))
+    assert progress.seconds_left == pytest.approx(99 * 2.0)
+    for step in range(2, 42):
+        clock.now += 3.0
+        progress.add(row(step))
+    assert progress.seconds_left == pytest.approx(59 * 3.0)
+    assert [duration(seconds) for seconds in (None, 59.6, 3725)] == ["–", "1:00", "1:02:05"]
+
+
+def test_a_step_that_comes_again_replaces_what_followed_it():
+    progress = Progress(steps=9)
+    for step in (1, 2, 3, 2):
+        progress.add(row(step))
+    assert [point for point, _ in progress.success] == [1, 2]
+    assert progress.best is not None
+    assert progress.best["step"] == 2
+
+
+def test_the_curve_is_as_high_as_its_shares_and_as_wide_as_it_may_be():
+    lines = draw_curve([(1, 0.0), (2, 0.5), (3, 1.0), (4, 0.25)], width=19, height=2)
+    assert lines == [
+        " 1.0 ┤      ███   ",
+        " 0.5 ┤   ██████▄▄▄",
+        " 0.0 └────────────",
+        "      step 1     4",
+    ]
+    many = draw_curve([(step, step % 2) for step in range(1, 401)], width=300, height=2)
+    assert many[1] == " 0.5 ┤" + "█" * 100  # four steps to a column, of which the mean is a half
+    assert draw_curve([(1, 0.5)], width=10) == []
+    assert draw_curve([], width=80) == []
