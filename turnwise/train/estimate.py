@@ -14,6 +14,7 @@ from turnwise.policy.logprobs import LOGITS_AT_ONCE
 from turnwise.policy.text_loading import PRECISIONS
 from turnwise.train.config import Recipe
 from turnwise.train.model_shape import CONTEXT, Shape, read_shape
+from turnwise.train.setup import choose_device
 
 GIB = 2**30
 _MEASURED_SECONDS = 0.1
@@ -78,7 +79,7 @@ class Estimate:
 
 def estimate(recipe: Recipe, *, rates: Rates | None = None) -> Estimate:
     """What the recipe will take on this machine; reads the model's config, never its weights."""
-    device = _device(recipe.device)
+    device = choose_device(recipe)
     shape = read_shape(recipe.model)
     rates = rates or measure(recipe, shape, device)
     length = _episode_tokens(recipe, shape)
@@ -112,7 +113,7 @@ def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str,
     copied = row.needs_reference and recipe.model.lora is None  # under an adapter the base is the reference
     learning = _learning_bytes(shape.trained, item)
     per_update = -(-recipe.rollout.episodes // row.minibatches) * length
-    activations = _activation_bytes(shape, item, checkpointing=recipe.model.checkpointing)
+    activations = activation_bytes(shape, item, checkpointing=recipe.model.checkpointing)
     activations *= min(recipe.train.micro_tokens, per_update) * (2 if separate else 1)
     return {
         "weights": shape.parameters * item,
@@ -133,7 +134,7 @@ def _learning_bytes(trained: int, item: int) -> int:
     return trained * 4 * copies
 
 
-def _activation_bytes(shape: Shape, item: int, *, checkpointing: bool) -> int:
+def activation_bytes(shape: Shape, item: int, *, checkpointing: bool) -> int:
     """What one token leaves behind for the backward pass.
 
     11 widths and 4 inner widths a layer: a fit to the peak memory of the learner's benchmark.
@@ -220,14 +221,6 @@ def _seconds_of(work: Callable[[], object], device: str) -> float:
             work()
         runs += 10
     return (finish() - started) / runs
-
-
-def _device(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device is {name!r}, but torch finds no GPU here; set device=cpu")
-    return name
 
 
 def _count(number: int) -> str:

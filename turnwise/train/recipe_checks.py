@@ -45,12 +45,12 @@ def _check_keys(layer: Layer, choices: Any, model: type[BaseModel], place: tuple
     for key, value in choices.items():
         if key not in model.model_fields and key not in extra:
             raise ValueError(layer.said_in + _unknown_key(str(key), [*model.model_fields, *extra], place))
-        section = None if key in extra else _model_of(model.model_fields[key].annotation)
+        section = None if key in extra else section_of(model.model_fields[key].annotation)
         if section is not None:
             _check_keys(layer, value, section, (*place, str(key)))
 
 
-def _model_of(annotation: Any) -> type[BaseModel] | None:
+def section_of(annotation: Any) -> type[BaseModel] | None:
     """The section behind a field's type, `Sft | None` included; parts of an algorithm check their own options."""
     options = [option for option in get_args(annotation) or (annotation,) if option is not NoneType]
     found = options[0] if len(options) == 1 else None
@@ -85,7 +85,7 @@ def _says(choices: Any, place: tuple[str, ...]) -> bool:
 def _first_key(place: tuple[str, ...]) -> str:
     model: type[BaseModel] | None = Recipe
     for step in place:
-        model = _model_of(model.model_fields[step].annotation) if model else None
+        model = section_of(model.model_fields[step].annotation) if model else None
     return next(iter(model.model_fields)) if model else "key"
 
 

@@ -14,6 +14,9 @@ Choices = dict[str, Any]
 _SHORT = {"model": "name", "env": "id", "guard": "mode", "algorithm": "preset"}
 """The key that a section's short form stands for: `model: nano` is `model: {name: nano}`."""
 
+_FREE = frozenset({"kwargs", "held_out", "signals"})
+"""Mappings without fixed keys: an empty one is said on purpose and clears what was there."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
@@ -49,10 +52,13 @@ def _id_of(env: Any) -> Any:
 
 
 def _merge(below: Any, above: Any) -> Any:
-    # An empty mapping is said on purpose: it clears what was there.
-    if not (isinstance(below, dict) and isinstance(above, Mapping) and above):
+    if not (isinstance(below, dict) and isinstance(above, Mapping)):
         return above
-    return {**below, **{key: _merge(below.get(key), value) for key, value in above.items()}}
+    merged = dict(below)
+    for key, value in above.items():
+        cleared = key in _FREE and value == {}
+        merged[key] = {} if cleared else _merge(below.get(key), value)
+    return merged
 
 
 def _file_layers(file: Path) -> list[Layer]:

@@ -1,0 +1,125 @@
+"""What a run will take: numbers by hand, and against what a model really does."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from turnwise.policy.packed import Layout, packed_hidden
+from turnwise.policy.text import TextPolicy
+from turnwise.train.config import ModelChoice
+from turnwise.train.estimate import GIB, Rates, activation_bytes, estimate, measure
+from turnwise.train.model_shape import read_shape
+from turnwise.train.recipes import load_recipe
+
+NANO = 3_737_856
+RATES = Rates(learning=1e11, playing=1e10)
+ON_CPU = {"device": "cpu", "rollout": {"episodes": 16, "max_turns": 2, "max_tokens": 10}, "train": {"steps": 5}}
+
+
+def test_sizes_of_nano_come_from_its_config() -> None:
+    shape = read_shape(ModelChoice())
+    assert (shape.parameters, shape.trained, shape.multiplied) == (NANO, NANO, NANO)
+    assert (shape.layers, shape.width, shape.inner_width, shape.context) == (4, 256, 704, 512)
+
+
+def test_an_adapter_trains_two_thin_matrices_for_each_linear_layer() -> None:
+    shape = read_shape(ModelChoice.model_validate({"name": "nano", "lora": {"rank": 8}}))
+    attention, feed_forward = 4 * (256 + 256), 3 * (256 + 704)
+    assert shape.trained == 4 * 8 * (attention + feed_forward)
+
+
+def test_memory_of_st_ppo_has_a_critic_and_no_reference() -> None:
+    memory = estimate(load_recipe(None, ON_CPU), rates=RATES).memory
+    assert memory["weights"] == memory["gradients"] == memory["critic"] == 4 * NANO
+    assert memory["AdamW"] == 8 * NANO
+    assert memory["critic's learning"] == 12 * NANO
+    assert (memory["reference"], memory["engine"]) == (0, GIB // 2)
+    # 4 minibatches of 4 episodes with 40 tokens, for the policy and for its critic.
+    assert memory["activations"] == 2 * 160 * 4 * 4 * (11 * 256 + 4 * 704)
+
+
+def test_memory_of_grpo_has_a_reference_and_no_critic() -> None:
+    memory = estimate(load_recipe(None, {**ON_CPU, "algorithm": "grpo"}), rates=RATES).memory
+    assert (memory["critic"], memory["critic's learning"], memory["reference"]) == (0, 0, 4 * NANO)
+
+
+def test_half_precision_halves_weights_but_keeps_a_copy_that_takes_the_steps() -> None:
+    memory = estimate(load_recipe(None, {**ON_CPU, "model": {"dtype": "bf16"}}), rates=RATES).memory
+    assert (memory["weights"], memory["AdamW"]) == (2 * NANO, 16 * NANO)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_activations_are_those_that_a_forward_pass_keeps(checkpointing: bool) -> None:
+    policy, tokens, sequences = TextPolicy.load("nano"), 1024, 8
+    weights = {parameter.untyped_storage().data_ptr() for parameter in policy.model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if (place := tensor.untyped_storage().data_ptr()) not in weights:
+            kept[place] = tensor
+        return tensor
+
+    # With checkpointing all layers keep their input, and one at a time is recomputed: one layer on top of the inputs.
+    inputs = 4 * 256 * 4 if checkpointing else 0
+    position_T = torch.arange(tokens) % (tokens // sequences)
+    layout = Layout.of(torch.full((sequences,), tokens // sequences))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        packed_hidden(policy.model, torch.arange(tokens), position_T, layout)
+    measured = sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) / tokens
+    expected = inputs + measured / 4 if checkpointing else measured
+    found = activation_bytes(read_shape(ModelChoice()), 4, checkpointing=checkpointing)
+    assert found == pytest.approx(expected, rel=0.1)
+
+
+def test_time_is_operations_over_rates() -> None:
+    found = estimate(load_recipe(None, {**ON_CPU, "eval": {"episodes": 8, "tries": 2, "every": 2}}), rates=RATES)
+    assert (found.tokens, found.sampled_tokens) == (16 * 40, 16 * 20)
+    # Policy and critic each score once and learn once, which is three times the work; then every token is played.
+    step = 640 * 2 * NANO * (2 + 2 * 3) / 1e11 + 640 * 2 * NANO / 1e10
+    assert found.step_seconds == pytest.approx(step)
+    # Before, after, and after steps 2 and 4; 16 episodes of at most 40 tokens each.
+    assert found.total_seconds == pytest.approx(5 * step + 4 * 640 * 2 * NANO / 1e10)
+
+
+def test_imitation_adds_its_demonstrations() -> None:
+    plain, imitating = (
+        estimate(load_recipe(None, {**ON_CPU, "sft": sft}), rates=RATES).total_seconds
+        for sft in (None, {"demonstrations": 10, "epochs": 3})
+    )
+    assert imitating - plain == pytest.approx(10 * 3 * 40 * 6 * NANO / 1e11)
+
+
+def test_an_episode_is_no_longer_than_there_is_room_for() -> None:
+    long = {"device": "cpu", "rollout": {"episodes": 1, "max_turns": 50, "max_tokens": 100}}
+    assert estimate(load_recipe(None, long), rates=RATES).tokens == 512
+    long["rollout"]["context"] = 300
+    assert estimate(load_recipe(None, long), rates=RATES).tokens == 300
+
+
+def test_the_lines_say_how_they_were_reckoned_and_when_memory_is_short() -> None:
+    lines = estimate(load_recipe(None, ON_CPU), rates=RATES).lines()
+    assert lines[0] == "model   nano: 3.74 M parameters, 3.74 M of them learn"
+    assert "a bound from arithmetic; the first steps tell better" in lines[-1]
+    assert "too much" not in lines[1]
+    huge = estimate(load_recipe(None, {**ON_CPU, "rollout": {"engine_gib": 1e6}}), rates=RATES).lines()
+    assert "too much; lower" in huge[1]
+
+
+def test_rates_are_measured_where_the_run_will_be() -> None:
+    recipe = load_recipe(None, ON_CPU)
+    rates = measure(recipe, read_shape(recipe.model), "cpu")
+    assert 1e8 < rates.playing < 1e14
+    assert 1e8 < rates.learning < 1e14
+
+
+@pytest.mark.parametrize("name", ["no-such-model", "some/where", "./nowhere"])
+def test_a_missing_model_is_one_message_with_the_fix(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^model.name is '{name}', and there is no such model.*; give nano, smoll"):
+        estimate(load_recipe(None, {"model": name, "device": "cpu"}), rates=RATES)
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="a folder without a causal language model: "):
+        estimate(load_recipe(None, {"model": str(tmp_path), "device": "cpu"}), rates=RATES)
