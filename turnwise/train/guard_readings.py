@@ -123,7 +123,7 @@ def medians(values: Sequence[float]) -> list[float]:
 def slump(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
     """A share that fell at once to under half of what it was, or lies for three steps below half of its best."""
     reading = read_rate(rows, row, name)
-    if reading is not None and reading.below(0.5 * reading.before, sure=4):
+    if reading is not None and reading.below(0.5 * reading.before, sure=5):
         return reading
     return _lasting_slump(rows, row, name)
 
