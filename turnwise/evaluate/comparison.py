@@ -98,10 +98,13 @@ class Comparison:
     collapse_definition: str = DEFINITION
     schema: int = SCHEMA
 
+    def as_dict(self) -> dict[str, Any]:
+        """What `comparison.json` holds; numbers that are not finite become None."""
+        return plain(asdict(self), lambda _: None)
+
     def save(self, path: Path) -> None:
-        """Write it as JSON; numbers that are not finite become null."""
-        content = plain(asdict(self), lambda _: None)
-        write_whole(path, json.dumps(content, indent=1).encode() + b"\n")
+        """Write it as JSON."""
+        write_whole(path, json.dumps(self.as_dict(), indent=1).encode() + b"\n")
 
 
 def compare_folders(folders: Mapping[str, Sequence[str | Path]], *, seed: int = 0) -> Comparison:

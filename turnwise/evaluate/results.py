@@ -41,6 +41,12 @@ class RunResult:
     seconds: float
 
 
+def is_complete(path: str | Path) -> bool:
+    """Whether a run has come to its end, be it by itself or by the guard; one that was cut can be resumed."""
+    events = read_journal(Path(path) / "events.jsonl")
+    return bool(events) and events[-1]["kind"] in ("finished", "stopped")
+
+
 def read_result(path: str | Path) -> RunResult:
     """Read a run; ValueError when it was never evaluated."""
     folder = RunFolder.open(path)

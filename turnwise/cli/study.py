@@ -1,0 +1,92 @@
+"""The command that compares algorithms."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from turnwise.cli.common import console, one_message, parse_settings
+
+if TYPE_CHECKING:
+    from turnwise.evaluate.study import Arm, StudyOutcome
+    from turnwise.train.config import Recipe
+
+
+def compare(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ALGORITHM... [KEY=VALUE]...",
+            help="Presets or YAML files; the others are held against the first. Settings of one alone follow a colon: "
+            "ppo:train.learning_rate=1e-4,algorithm.epochs=2. Changes for all: train.steps=50",
+        ),
+    ],
+    recipe: Annotated[Path | None, typer.Option(help="A recipe to start from.")] = None,
+    env: Annotated[str | None, typer.Option(help="Where to play; by default where the recipe says.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each algorithm, on seeds 0, 1, 2, ...")] = 5,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once; by default as the machine allows.")] = None,
+    output: Annotated[Path, typer.Option(help="Folder for the runs and the comparison.")] = Path("runs/compare"),
+) -> None:
+    """Train several algorithms on equal seeds, tasks and data, and compare them. Called again, it goes on."""
+    with one_message():
+        from turnwise.evaluate.study import plan_study, run_study
+
+        common = [word for word in words if _is_setting(word)] + ([f"env={env}"] if env else [])
+        arms = [_arm(word, common) for word in words if not _is_setting(word)]
+        if not arms:
+            raise ValueError("name the algorithms to compare, such as: turnwise compare ppo st-ppo")
+        planned = plan_study(recipe, arms, seeds=seeds, output=output)
+        at_once = jobs or _fitting_jobs(planned[0].recipe)
+        typer.echo(f"{len(arms)} algorithms x {seeds} seeds, {at_once} runs at once, in {output}")
+        outcome = run_study(planned, output=output, jobs=at_once, report=typer.echo)
+    if outcome.interrupted:
+        typer.echo(f"stopped; the same command goes on from here, in {shlex.quote(str(output))}", err=True)
+        raise typer.Exit(130)
+    with one_message():
+        _conclude(outcome, output)
+    raise typer.Exit(1 if outcome.failed else 0)
+
+
+def _is_setting(word: str) -> bool:
+    key, equals, _ = word.partition("=")
+    return bool(equals) and ":" not in key
+
+
+def _arm(word: str, common: list[str]) -> Arm:
+    """`ppo:algorithm.epochs=2,train.learning_rate=1e-4` with the settings of all below its own."""
+    from turnwise.evaluate.study import Arm
+
+    algorithm, colon, own = word.partition(":")
+    settings = [f"algorithm={algorithm}", *common, *(own.split(",") if colon else [])]
+    label = word.removeprefix(algorithm)
+    return Arm(label=Path(algorithm).stem + label, overrides=parse_settings(settings))
+
+
+def _fitting_jobs(recipe: Recipe) -> int:
+    """As many runs as there are cores and memory for; a GPU takes one at a time."""
+    from turnwise.train.estimate import estimate
+
+    needed = estimate(recipe)
+    if needed.device != "cpu":
+        return 1
+    return max(1, min(len(os.sched_getaffinity(0)), needed.memory_there // needed.memory_needed))
+
+
+def _conclude(outcome: StudyOutcome, output: Path) -> None:
+    from turnwise.evaluate.comparison import compare_folders
+    from turnwise.evaluate.tables import comparison_tables
+    from turnwise.report import write_report
+
+    for name, fault in outcome.failed.items():
+        typer.echo(f"failed: {name}: {fault}", err=True)
+    folders = {label: complete for label, complete in outcome.folders.items() if complete}
+    comparison = compare_folders(folders)
+    comparison.save(output / "comparison.json")
+    runs = [folder for complete in folders.values() for folder in complete]
+    write_report(runs, output / "comparison.html", comparison=comparison.as_dict())
+    console().print(comparison_tables(comparison))
+    typer.echo(f"wrote {output / 'comparison.json'} and {output / 'comparison.html'}")
