@@ -39,14 +39,14 @@ def is_whole(checkpoint: Path, step: int) -> bool:
 
 
 def newest(folder: Path) -> int:
-    """The step of the newest checkpoint, which must be whole, as must those that were passed over: none."""
+    """The step of the newest checkpoint. Each one that is there must be whole, and none passed over."""
+    checkpoints = Checkpoints(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        latest = Checkpoints(folder).latest()
-    assert latest is not None
-    step = int(latest.name.removeprefix("step_"))
-    assert is_whole(latest, step)
-    return step
+        latest = checkpoints.latest()
+    assert latest == checkpoints.at(checkpoints.steps()[-1])
+    assert all(is_whole(checkpoints.at(step), step) for step in checkpoints.steps())
+    return checkpoints.steps()[-1]
 
 
 def test_the_newest_is_found_and_each_can_be_asked_for(tmp_path: Path):
