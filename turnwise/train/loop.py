@@ -14,7 +14,7 @@ from turnwise.policy.text import TextPolicy
 from turnwise.runs.folder import RunFolder
 from turnwise.train.config import Recipe
 from turnwise.train.console import RunConsole
-from turnwise.train.imitation import sft_recipe
+from turnwise.train.imitation import Imitation, sft_recipe
 from turnwise.train.player import Player
 from turnwise.train.recipes import differences, load_recipe
 from turnwise.train.setup import describe_run, load_policy, make_imitation, make_renderer, require_sound_env
@@ -27,21 +27,24 @@ _FIXED = ("seed", "model", "env", "algorithm", "sft")
 
 
 def train(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, Any]:
-    """Train from the beginning into a new folder."""
+    """Train from the beginning into a new folder. Whatever can be wrong is found before the folder is made."""
     require_sound_env(recipe)
     policy = load_policy(recipe)
-    make_renderer(recipe, policy)  # a template that does not fit is found before anything is written
-    run = RunFolder.create(folder, recipe.model_dump(mode="json"), describe_run(recipe))
-    if recipe.sft is not None:
-        summary = _imitate(recipe, policy, folder / SFT, console=console)
-        return summary if summary["status"] != "finished" else _reinforce(recipe, run, console=console)
-    return _reinforce(recipe, run, console=console, policy=policy)
+    renderer = make_renderer(recipe, policy)
+    imitation = None if recipe.sft is None else make_imitation(recipe, renderer, note=console.note)
+    run = RunFolder.create(folder, _plain(recipe), describe_run(recipe))
+    if imitation is None:
+        return _reinforce(recipe, run, console=console, policy=policy)
+    summary = _imitate(recipe, policy, imitation, folder / SFT, console=console)
+    return summary if summary["status"] != "finished" else _reinforce(recipe, run, console=console)
 
 
 def imitate(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, Any]:
     """The imitation stage alone, in a folder of its own."""
     require_sound_env(recipe)
-    return _imitate(recipe, load_policy(recipe), folder, console=console)
+    policy = load_policy(recipe)
+    imitation = make_imitation(recipe, make_renderer(recipe, policy), note=console.note)
+    return _imitate(recipe, policy, imitation, folder, console=console)
 
 
 def resume(folder: Path, *, console: RunConsole, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -52,12 +55,12 @@ def resume(folder: Path, *, console: RunConsole, overrides: Mapping[str, Any] | 
     _require_same_run(before, recipe)
     torch.set_num_threads(run.meta["threads"])  # sums in another order would be other sums
     if changes := differences(before, recipe):
-        run.reconfigure(recipe.model_dump(mode="json"))
+        run.reconfigure(_plain(recipe))
         console.note("changed: " + ", ".join(changes))
     if recipe.algorithm.name == "imitation":
-        return _imitate(recipe, None, folder, console=console)
+        return _resume_imitation(recipe, folder, console=console)
     if recipe.sft is not None and not _is_finished(folder / SFT):
-        summary = _imitate(recipe, None, folder / SFT, console=console)
+        summary = _resume_imitation(recipe, folder / SFT, console=console)
         if summary["status"] != "finished":
             return summary
     return _reinforce(recipe, run, console=console)
@@ -73,20 +76,24 @@ def evaluate_model(recipe: Recipe, model: str | Path) -> dict[str, float]:
         player.close()
 
 
-def _imitate(recipe: Recipe, policy: TextPolicy | None, folder: Path, *, console: RunConsole) -> dict[str, Any]:
-    """Start or continue the imitation stage."""
+def _imitate(
+    recipe: Recipe, policy: TextPolicy, imitation: Imitation, folder: Path, *, console: RunConsole
+) -> dict[str, Any]:
+    """Start the imitation stage, or continue it where its folder has a checkpoint."""
+    stage = sft_recipe(recipe, steps=imitation.steps)
+    known = (folder / "meta.json").is_file()
+    run = RunFolder.open(folder) if known else RunFolder.create(folder, _plain(stage), describe_run(stage))
+    console.started(stage, folder)
+    trainer = Trainer(stage, run, policy, console=console, imitation=imitation, checkpoint=run.checkpoints.latest())
+    return trainer.run()
+
+
+def _resume_imitation(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, Any]:
     known = (folder / "meta.json").is_file()
     checkpoint = RunFolder.open(folder).checkpoints.latest() if known else None
-    policy = policy or load_policy(recipe, _weights(recipe, checkpoint))
-    imitation = make_imitation(recipe, make_renderer(recipe, policy))
-    stage = sft_recipe(recipe, steps=imitation.steps)
-    run = (
-        RunFolder.open(folder)
-        if known
-        else RunFolder.create(folder, stage.model_dump(mode="json"), describe_run(stage))
-    )
-    console.started(stage, folder, ())
-    return Trainer(stage, run, policy, console=console, imitation=imitation, checkpoint=checkpoint).run()
+    policy = load_policy(recipe, _weights(recipe, checkpoint))
+    imitation = make_imitation(recipe, make_renderer(recipe, policy), note=console.note)
+    return _imitate(recipe, policy, imitation, folder, console=console)
 
 
 def _reinforce(
@@ -99,6 +106,10 @@ def _reinforce(
         policy = load_policy(recipe, _weights(recipe, checkpoint) or first)
     console.started(recipe, run.path, resolve(recipe.algorithm))
     return Trainer(recipe, run, policy, console=console, checkpoint=checkpoint).run()
+
+
+def _plain(recipe: Recipe) -> dict[str, Any]:
+    return recipe.model_dump(mode="json")
 
 
 def _weights(recipe: Recipe, checkpoint: Path | None) -> Path | None:

@@ -37,15 +37,16 @@ def _outcomes(sound: Sequence[Trajectory]) -> dict[str, float]:
 
 def _conduct(sound: Sequence[Trajectory], version: int) -> dict[str, float]:
     turns = [turn for trajectory in sound for turn in trajectory.turns]
-    lags = [version - turn.policy_version for turn in turns] or [0]
-    return {
+    metrics = {
         "rollout/turns": len(turns) / len(sound),
         "rollout/tokens": sum(len(turn.sampled_ids) for turn in turns) / len(sound),
         "rollout/valid": sum(turn.valid for turn in turns) / max(len(turns), 1),
         "rollout/repetition": _repetition([turn.sampled_ids for turn in turns]),
-        "rollout/lag_mean": sum(lags) / len(lags),
-        "rollout/lag_max": float(max(lags)),
     }
+    # What no policy sampled, as in demonstrations, has no lag.
+    if lags := [version - turn.policy_version for turn in turns if turn.logprobs is not None]:
+        metrics |= {"rollout/lag_mean": sum(lags) / len(lags), "rollout/lag_max": float(max(lags))}
+    return metrics
 
 
 def _repetition(turns: Sequence[Sequence[int]]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -71,16 +71,22 @@ def require_sound_env(recipe: Recipe) -> None:
             )
 
 
-def make_imitation(recipe: Recipe, renderer: Renderer) -> Imitation:
-    """The demonstrations of the recipe's imitation stage."""
+def make_imitation(recipe: Recipe, renderer: Renderer, *, note: Callable[[str], None] | None = None) -> Imitation:
+    """The demonstrations of the recipe's imitation stage; `note` hears of those that failed."""
     sft = recipe.sft
     if sft is None:
         raise ValueError("the recipe has no imitation stage; add an sft section, such as sft: {demonstrations: 512}")
     if sft.chats is not None:
         groups = chat_groups(Path(sft.chats), renderer, limit=sft.demonstrations)
     else:
-        turns = recipe.rollout.max_turns
-        groups = expert_groups(recipe.env, renderer, count=sft.demonstrations, max_turns=turns, seed=recipe.seed)
+        groups = expert_groups(
+            recipe.env,
+            renderer,
+            count=sft.demonstrations,
+            max_turns=recipe.rollout.max_turns,
+            seed=recipe.seed,
+            note=note,
+        )
     return Imitation(groups, sft, seed=recipe.seed)
 
 

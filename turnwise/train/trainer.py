@@ -70,9 +70,9 @@ class Trainer:
     ) -> None:
         self.recipe, self.run_folder, self.console = recipe, run, console
         self.guard, self.progress, self.status = Guard(recipe.guard), Progress(), "finished"
-        self.learner = Learner(
-            policy, recipe.algorithm, recipe.train, seed=recipe.seed, temperature=recipe.rollout.temperature
-        )
+        # Demonstrations were sampled by nobody, least of all at a temperature.
+        temperature = recipe.rollout.temperature if imitation is None else 1.0
+        self.learner = Learner(policy, recipe.algorithm, recipe.train, seed=recipe.seed, temperature=temperature)
         lockstep = recipe.rollout.lockstep
         if lockstep is None:
             lockstep = recipe.algorithm.max_lag == 0 and answers_inline(recipe)

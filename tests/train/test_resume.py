@@ -1,0 +1,64 @@
+"""Killed at any moment and resumed, a run ends with the bits of one that was left alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+KILLED = -9
+
+
+def run_with_kills(folder: Path, moments: list[tuple[str, int, float]], **changes: Any) -> list[int]:
+    command = [sys.executable, "-m", "tests.train.killed_runs", str(folder), json.dumps(moments), json.dumps(changes)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def numbers(folder: Path, journal: str) -> list[dict[str, Any]]:
+    """A journal's rows without the clock."""
+    rows = [json.loads(line) for line in (folder / journal).read_text().splitlines()]
+    return [{name: value for name, value in row.items() if not name.startswith("time")} for row in rows]
+
+
+def weights(folder: Path) -> dict[str, bytes]:
+    """Every byte of the last checkpoint's tensors."""
+    last = max((folder / "checkpoints").glob("step_*"))
+    return {str(file.relative_to(last)): file.read_bytes() for file in sorted(last.rglob("*.safetensors"))}
+
+
+def assert_equal_runs(run: Path, other: Path) -> None:
+    for journal in ("metrics.jsonl", "turns.jsonl", "evals.jsonl"):
+        assert numbers(run, journal) == numbers(other, journal), journal
+    assert len(numbers(run, "metrics.jsonl")) == 6
+    assert weights(run) == weights(other)
+
+
+# Twelve moments: in each of four phases early, in the middle and late in the run, at odd times into the phase.
+MOMENTS = [
+    [("saving", 0, 0.0), ("playing", 0, 0.02), ("learning", 1, 0.03), ("scoring", 2, 0.0)],
+    [("playing", 1, 0.11), ("saving", 1, 0.005), ("learning", 0, 0.2), ("scoring", 1, 0.01)],
+    [("saving", 1, 0.03), ("learning", 3, 0.01), ("playing", 0, 0.3), ("scoring", 0, 0.02)],
+]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert run_with_kills(folder, []) == [0]
+    return folder
+
+
+@pytest.mark.parametrize("moments", MOMENTS, ids=("early", "middle", "late"))
+def test_killed_and_resumed_a_run_ends_with_the_same_bits(
+    uninterrupted: Path, tmp_path: Path, moments: list[tuple[str, int, float]]
+) -> None:
+    codes = run_with_kills(tmp_path / "run", moments)
+    assert codes == [KILLED] * len(moments) + [0]
+    assert_equal_runs(tmp_path / "run", uninterrupted)
