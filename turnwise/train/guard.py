@@ -63,6 +63,11 @@ class Verdict:
     learning_rate_factor: float = 1.0
     """What the scheduled learning rate is multiplied by from now on: the product of all shrinks of the run so far."""
 
+    @property
+    def blames_env(self) -> bool:
+        """Whether the run is stopped for its environment's sake: the policy is sound, and stays as it is."""
+        return any(incident.signal == "faults" and incident.action == "stop" for incident in self.incidents)
+
 
 class Guard:
     """Watches a run, says what to do when it goes wrong, and remembers what was done."""

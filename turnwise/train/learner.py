@@ -82,7 +82,7 @@ class Learner:
         self.updates = 0
         """Optimiser steps so far; the critic's warm-up counts by it."""
         self.rate_factor = 1.0
-        """What the guard has made of the learning rate."""
+        """What the guard has made of the learning rates."""
         self.hold: Callable[[], AbstractContextManager[None]] = nullcontext
         """Entered while weights change, so that nothing samples from half of a step."""
 
@@ -192,7 +192,7 @@ class Learner:
                 taken = scale.value if scale is not None and scale.apply == "step" else 1.0
                 self.actor.step(self._rate(step) * taken)
             if self.critic_optimizer is not None:
-                self.critic_optimizer.step(self.settings.critic_learning_rate * self._factor(step))
+                self.critic_optimizer.step(self.settings.critic_learning_rate * self._factor(step) * self.rate_factor)
         self.updates += 1
 
     def _rate(self, step: int) -> float:

@@ -169,10 +169,11 @@ class Trainer:
         for incident in verdict.incidents:
             self._event(**incident.as_row())
             self.console.incident(incident)
-        if verdict.action in ("restore", "stop"):
+        if verdict.action in ("restore", "stop") and not verdict.blames_env:
             self._restore()
-            self.status = "stopped" if verdict.action == "stop" else self.status
-        elif error is not None:
+        if verdict.action == "stop":
+            self.status = "stopped"
+        if error is not None and verdict.action not in ("restore", "stop"):
             raise error
         self.learner.rate_factor = verdict.learning_rate_factor
 
