@@ -84,14 +84,14 @@ class Trainer:
             lockstep=lockstep,
         )
         self.learner.hold = self.player.paused
-        self.loggers = Loggers.of(recipe.log, run)
         if checkpoint is not None:
             self._load(checkpoint)
+        self.loggers = Loggers.of(recipe.log, run)
         self.source = self._make_source(imitation, checkpoint)
 
     def run(self) -> dict[str, Any]:
         """Train to the last step, or until the user or the guard says stop; returns a summary."""
-        with Interrupts() as interrupts:
+        with self.run_folder.claim(), Interrupts() as interrupts:
             try:
                 if self.progress.step == 0:
                     self._save()
