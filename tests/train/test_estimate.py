@@ -14,7 +14,12 @@ from turnwise.train.recipes import load_recipe
 
 NANO = 3_737_856
 RATES = Rates(learning=1e11, playing=1e10)
-ON_CPU = {"device": "cpu", "rollout": {"episodes": 16, "max_turns": 2, "max_tokens": 10}, "train": {"steps": 5}}
+ON_CPU = {
+    "device": "cpu",
+    "env": "game/guess-number-easy",
+    "rollout": {"episodes": 16, "max_turns": 2, "max_tokens": 10},
+    "train": {"steps": 5},
+}
 
 
 def test_sizes_of_nano_come_from_its_config() -> None:
@@ -73,28 +78,37 @@ def test_activations_are_those_that_a_forward_pass_keeps(checkpointing: bool) ->
 
 
 def test_time_is_operations_over_rates() -> None:
-    found = estimate(load_recipe(None, {**ON_CPU, "eval": {"episodes": 8, "tries": 2, "every": 2}}), rates=RATES)
-    assert (found.tokens, found.sampled_tokens) == (16 * 40, 16 * 20)
+    recipe = load_recipe(None, {**ON_CPU, "eval": {"episodes": 8, "tries": 2, "every": 2}})
+    most = estimate(recipe, rates=RATES).most
+    assert (most.episode_tokens, most.step_tokens) == (40, 16 * 40)
     # Policy and critic each score once and learn once, which is three times the work; then every token is played.
     step = 640 * 2 * NANO * (2 + 2 * 3) / 1e11 + 640 * 2 * NANO / 1e10
-    assert found.step_seconds == pytest.approx(step)
+    assert most.step_seconds == pytest.approx(step)
     # Before, after, and after steps 2 and 4; 16 episodes of at most 40 tokens each.
-    assert found.total_seconds == pytest.approx(5 * step + 4 * 640 * 2 * NANO / 1e10)
+    assert most.total_seconds == pytest.approx(5 * step + 4 * 640 * 2 * NANO / 1e10)
 
 
 def test_imitation_adds_its_demonstrations() -> None:
     plain, imitating = (
-        estimate(load_recipe(None, {**ON_CPU, "sft": sft}), rates=RATES).total_seconds
+        estimate(load_recipe(None, {**ON_CPU, "sft": sft}), rates=RATES).most.total_seconds
         for sft in (None, {"demonstrations": 10, "epochs": 3})
     )
     assert imitating - plain == pytest.approx(10 * 3 * 40 * 6 * NANO / 1e11)
 
 
 def test_an_episode_is_no_longer_than_there_is_room_for() -> None:
-    long = {"device": "cpu", "rollout": {"episodes": 1, "max_turns": 50, "max_tokens": 100}}
-    assert estimate(load_recipe(None, long), rates=RATES).tokens == 512
-    long["rollout"]["context"] = 300
-    assert estimate(load_recipe(None, long), rates=RATES).tokens == 300
+    long = {"episodes": 1, "max_turns": 50, "max_tokens": 100}
+    for rollout, most in ((long, 512), ({**long, "context": 300}, 300)):
+        assert estimate(load_recipe(None, {**ON_CPU, "rollout": rollout}), rates=RATES).most.episode_tokens == most
+
+
+def test_the_expert_tells_how_long_episodes_are() -> None:
+    rollout = {"episodes": 16, "max_turns": 4, "max_tokens": 64}
+    expert = estimate(load_recipe(None, {**ON_CPU, "rollout": rollout}), rates=RATES).expert
+    assert expert is not None
+    # The question has some 30 tokens, an answer and what it hears some 10 each; four guesses at most.
+    assert 40 < expert.episode_tokens < 200
+    assert expert.step_tokens == 16 * expert.episode_tokens
 
 
 def test_the_lines_say_how_they_were_reckoned_and_when_memory_is_short() -> None:

@@ -9,15 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import AutoTokenizer
 
 from turnwise.policy.logprobs import LOGITS_AT_ONCE
+from turnwise.policy.models import resolve_model
+from turnwise.policy.rendering import Renderer
 from turnwise.policy.text_loading import PRECISIONS
 from turnwise.train.config import Recipe
+from turnwise.train.demonstrations import expert_groups
 from turnwise.train.model_shape import CONTEXT, Shape, read_shape
 from turnwise.train.setup import choose_device
 
 GIB = 2**30
 _MEASURED_SECONDS = 0.1
+_EXPERT_EPISODES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +36,19 @@ class Rates:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Tokens and time, given how long episodes are."""
+
+    episode_tokens: int
+    step_tokens: int
+    step_seconds: float
+    total_seconds: float
+
+    def __str__(self) -> str:
+        return f"{_duration(self.step_seconds)} a step, {_duration(self.total_seconds)} in all"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Estimate:
     """What a recipe will take. Time is a bound from arithmetic; the first steps of a run tell better."""
 
@@ -40,13 +58,11 @@ class Estimate:
     memory: dict[str, int]
     """Bytes by part."""
     memory_there: int
-    sampled_tokens: int
-    """Of one step, at most."""
-    tokens: int
-    """Of one step, at most, with what the environment says."""
     rates: Rates
-    step_seconds: float
-    total_seconds: float
+    most: Cost
+    """When every episode is as long as it may be."""
+    expert: Cost | None
+    """When episodes are as long as those of the environment's expert; None without one."""
     plan: str
     """What is done in that time."""
 
@@ -57,24 +73,26 @@ class Estimate:
 
     def lines(self) -> list[str]:
         """For the screen of `--dry-run`."""
-        fits = (
-            ""
-            if self.memory_needed <= self.memory_there
-            else ": too much; lower train.micro_tokens, set "
-            + ("model.checkpointing=true, train.critic=shared or model.lora.rank=8")
-        )
-        shape = self.shape
+        shape, rates, costs = self.shape, self.rates, [("at most", self.most)]
+        costs += [("as the expert", self.expert)] if self.expert else []
         return [
             f"model   {self.model}: {_count(shape.parameters)} parameters, {_count(shape.trained)} of them learn",
-            f"memory  {_gib(self.memory_needed)} of {_gib(self.memory_there)} on {self.device}{fits}",
-            *(f"          {part:<22} {_gib(size):>10}" for part, size in self.memory.items() if size),
-            f"tokens  at most {self.tokens:,} a step, {self.sampled_tokens:,} of them sampled",
-            f"time    at most about {_duration(self.step_seconds)} a step, {_duration(self.total_seconds)} in all "
-            f"({self.plan})",
-            f"          reckoned for the most tokens at the {self.rates.learning / 1e9:,.0f} (learning) and "
-            f"{self.rates.playing / 1e9:,.0f} (sampling) GFLOP/s",
-            "          of matrix products measured here just now: a bound from arithmetic; the first steps tell better",
+            f"memory  {_gib(self.memory_needed)} of {_gib(self.memory_there)} on {self.device}{self._advice()}",
+            *(f"          {part:<20} {_gib(size):>10}" for part, size in self.memory.items() if size),
+            "tokens  "
+            + "; ".join(
+                f"{how} {cost.episode_tokens:,} an episode, {cost.step_tokens:,} a step" for how, cost in costs
+            ),
+            "time    " + "; ".join(f"{how} {cost}" for how, cost in costs),
+            f"          for {self.plan}, reckoned from matrix products measured just now:",
+            f"          {rates.learning / 1e9:,.0f} GFLOP/s as in learning, {rates.playing / 1e9:,.0f} as in sampling",
+            "          a bound from arithmetic; the first steps tell better",
         ]
+
+    def _advice(self) -> str:
+        if self.memory_needed <= self.memory_there:
+            return ""
+        return ": too much; lower train.micro_tokens, set model.checkpointing=true or train.critic=shared"
 
 
 def estimate(recipe: Recipe, *, rates: Rates | None = None) -> Estimate:
@@ -82,25 +100,18 @@ def estimate(recipe: Recipe, *, rates: Rates | None = None) -> Estimate:
     device = choose_device(recipe)
     shape = read_shape(recipe.model)
     rates = rates or measure(recipe, shape, device)
-    length = _episode_tokens(recipe, shape)
-    step = _step_seconds(recipe, shape, length, rates)
-    evaluations = _evaluations(recipe)
+    most = _most_tokens(recipe, shape)
+    expert = _expert_tokens(recipe)
     return Estimate(
         model=recipe.model.name,
         shape=shape,
         device=device,
-        memory=_memory(recipe, shape, length, device),
+        memory=_memory(recipe, shape, most, device),
         memory_there=_memory_there(device),
-        sampled_tokens=recipe.rollout.episodes * min(recipe.rollout.max_turns * recipe.rollout.max_tokens, length),
-        tokens=recipe.rollout.episodes * length,
         rates=rates,
-        step_seconds=step,
-        total_seconds=(
-            recipe.train.steps * step
-            + evaluations * _play_seconds(shape, recipe.eval.episodes * recipe.eval.tries * length, rates)
-            + _imitation_seconds(recipe, shape, length, rates)
-        ),
-        plan=_plan(recipe, evaluations),
+        most=_cost(recipe, shape, most, rates),
+        expert=None if expert is None else _cost(recipe, shape, min(expert, most), rates),
+        plan=_plan(recipe),
     )
 
 
@@ -154,6 +165,18 @@ def _memory_there(device: str) -> int:
 # Time: a token is a product and a sum for every parameter that it meets, twice that again going back.
 
 
+def _cost(recipe: Recipe, shape: Shape, length: int, rates: Rates) -> Cost:
+    step = _step_seconds(recipe, shape, length, rates)
+    evaluated = _evaluations(recipe) * recipe.eval.episodes * recipe.eval.tries * length
+    imitation = _imitation_seconds(recipe, shape, length, rates)
+    return Cost(
+        episode_tokens=length,
+        step_tokens=recipe.rollout.episodes * length,
+        step_seconds=step,
+        total_seconds=imitation + recipe.train.steps * step + _play_seconds(shape, evaluated, rates),
+    )
+
+
 def _step_seconds(recipe: Recipe, shape: Shape, length: int, rates: Rates) -> float:
     tokens, row = recipe.rollout.episodes * length, recipe.algorithm
     separate = row.needs_critic and recipe.train.critic == "separate"
@@ -174,10 +197,25 @@ def _imitation_seconds(recipe: Recipe, shape: Shape, length: int, rates: Rates) 
     return tokens * 3 * 2 * shape.multiplied / rates.learning
 
 
-def _episode_tokens(recipe: Recipe, shape: Shape) -> int:
-    """At most: all that a turn may say, as much again from the environment, and no more than there is room for."""
+def _most_tokens(recipe: Recipe, shape: Shape) -> int:
+    """Of an episode: all that its turns may say, as much again from the environment, and no more than has room."""
     rollout = recipe.rollout
     return min(rollout.context or CONTEXT, shape.context, 2 * rollout.max_turns * rollout.max_tokens)
+
+
+def _expert_tokens(recipe: Recipe) -> int | None:
+    """Of an episode of the environment's expert, in the mean; None where there is none, or no chat template."""
+    model, turns = recipe.model, recipe.rollout.max_turns
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(resolve_model(model.name), local_files_only=True)
+        renderer = Renderer(tokenizer, template=model.template, system=model.system)
+        groups = expert_groups(
+            recipe.env, renderer, count=_EXPERT_EPISODES, max_turns=turns, seed=recipe.seed, only_success=False
+        )
+    except (OSError, ValueError):
+        return None
+    counts = [len(turn.prompt_ids) + len(turn.sampled_ids) for group in groups for turn in group.trajectories[0].turns]
+    return -(-sum(counts) // len(groups))
 
 
 def _evaluations(recipe: Recipe) -> int:
@@ -186,10 +224,12 @@ def _evaluations(recipe: Recipe) -> int:
     return 2 + ((recipe.train.steps - 1) // recipe.eval.every if recipe.eval.every else 0)
 
 
-def _plan(recipe: Recipe, evaluations: int) -> str:
-    imitation = ["imitation"] if recipe.sft is not None else []
-    steps, played = f"{recipe.train.steps} steps", f"{evaluations} evaluations of {recipe.eval.episodes} tasks"
-    return ", ".join([*imitation, steps, *([played] if evaluations else [])])
+def _plan(recipe: Recipe) -> str:
+    parts = ["imitation"] if recipe.sft is not None else []
+    parts.append(f"{recipe.train.steps} steps")
+    if evaluations := _evaluations(recipe):
+        parts.append(f"{evaluations} evaluations of {recipe.eval.episodes} tasks")
+    return ", ".join(parts)
 
 
 def measure(recipe: Recipe, shape: Shape, device: str) -> Rates:
