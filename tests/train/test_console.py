@@ -210,7 +210,9 @@ def test_an_imitation_stage_shows_its_loss_and_names_the_run_around_it(tmp_path)
     (tmp_path / "run" / "meta.json").write_text("{}")
     screen, stage = Screen("plain"), sft_recipe(recipe(sft={}), steps=4)
     screen.console.started(stage, tmp_path / "run" / "sft")
-    screen.console.step({"step": 1, "loss/policy": 0.25, "train/gradient_norm": 1.5, "time/step": 1.0})
+    screen.console.step(
+        {"step": 1, "rollout/success": 1.0, "loss/policy": 0.25, "train/gradient_norm": 1.5, "time/step": 1.0}
+    )
     screen.console.finished({"status": "interrupted"})
     assert (
         "step 1/4  loss 0.2500  gradient 1.500  seconds   1.0  faults  0  left    0:03  guard healthy" in screen.lines
@@ -229,6 +231,16 @@ def test_a_resumed_run_draws_its_whole_curve(tmp_path):
     assert f"run folder {tmp_path} (carries on after step 4)" in screen.lines
     assert " 1.0 ┤" + " " * 16 + "████" in screen.lines
     assert any(line.startswith("success   0.100 [0.050") for line in screen.lines)
+
+
+def test_a_step_without_a_sound_episode_keeps_its_numbers_in_place(tmp_path):
+    screen = Screen("plain")
+    screen.console.started(recipe(), tmp_path)
+    screen.console.step(row(1))
+    screen.console.step({"step": 2, "rollout/episodes": 128, "rollout/faults": 1.0, "time/step": 2.0})
+    first, second = screen.lines[-2:]
+    assert [first.index(label) for label in LABELS] == [second.index(label) for label in LABELS]
+    assert "faults 128" in second
 
 
 def test_numbers_that_are_missing_or_not_finite_are_a_dash(tmp_path):

@@ -151,7 +151,8 @@ def _find_model(name: str, changes: list[str]) -> tuple[Recipe, str | Path]:
     from turnwise.train.recipes import load_recipe
 
     folder = Path(name)
-    if folder.parent != Path() and folder.parent.is_dir() and not folder.exists():
+    is_path = name.startswith((".", "/")) or ("/" in name and folder.parent.is_dir())
+    if is_path and not folder.exists():
         raise ValueError(f"there is no folder {name}; give a run's folder, a model's folder or a model's name")
     run = folder.parent.parent if folder.parent.name == "checkpoints" else folder
     if not (run / "meta.json").is_file():

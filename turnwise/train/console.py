@@ -21,6 +21,7 @@ from turnwise.train.config import Recipe
 from turnwise.train.console_chart import draw_curve
 from turnwise.train.console_progress import Progress, Row, step_of
 from turnwise.train.guard import Incident
+from turnwise.train.imitation import IMITATION
 from turnwise.train.samples import episode_text
 from turnwise.types import Trajectory
 from turnwise.untrusted import printable
@@ -63,7 +64,13 @@ class RunConsole:
         self._recipe, self._folder = recipe, folder
         self._guard = "off" if recipe.guard.mode == "off" and not recipe.guard.signals else "healthy"
         rows, evaluations = (read_journal(folder / name) for name in ("metrics.jsonl", "evals.jsonl"))
-        self._progress = Progress(steps=recipe.train.steps, rows=rows, evaluations=evaluations, clock=self._clock)
+        self._progress = Progress(
+            steps=recipe.train.steps,
+            imitates=recipe.algorithm.name == IMITATION.name,
+            rows=rows,
+            evaluations=evaluations,
+            clock=self._clock,
+        )
         self._print(views.title(recipe))
         after = f" (carries on after step {self._progress.step})" if rows else ""
         self._print(Text(f"run folder {printable(str(folder))}{after}"))
@@ -74,6 +81,7 @@ class RunConsole:
     def phase(self, name: str) -> None:
         """What the run is busy with now."""
         self._phase = name
+        self._redraw()
 
     def step(self, row: Row, *, guard: str = "") -> None:
         """A step is done; `guard` is the guard's state in a word or two."""
@@ -81,6 +89,7 @@ class RunConsole:
         self._guard = guard or self._guard
         if self.form == "plain":
             self._print(views.step_line(self._progress, self._guard))
+        self._redraw()
 
     def evaluated(self, row: Row) -> None:
         """Held-out tasks were played."""
@@ -121,13 +130,13 @@ class RunConsole:
 
     def _ending(self, status: str) -> Text:
         words = {
-            "finished": f"Finished {self._progress.step} steps.",
+            "finished": f"Finished {views.counted(self._progress.step, 'step')}.",
             "interrupted": f"Stopped as you asked: step {self._progress.step} is finished and saved.",
             "stopped": f"The guard stopped the run at step {self._progress.step}; events.jsonl has the evidence.",
         }
         text = Text(f"\n{words[status]}", "bold")
         if lost := self._progress.lost:
-            text.append(f" {views.episodes(lost)} were lost to faults and entered no batch.", "yellow")
+            text.append(f" {views.counted(lost, 'episode')} were lost to faults and entered no batch.", "yellow")
         return text
 
     def _print(self, content: RenderableType) -> None:
@@ -136,14 +145,18 @@ class RunConsole:
 
     def _start_live(self) -> None:
         if self.form == "live" and self._live is None:
-            self._live = Live(console=self._out, get_renderable=self._view, refresh_per_second=_REDRAWS)
+            self._live = Live(console=self._out, refresh_per_second=_REDRAWS)
             self._live.start()
+            self._redraw()
 
     def _stop_live(self) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None
 
-    def _view(self) -> RenderableType:
-        self._spinner.update(text=views.status_line(self._progress, self._phase, self._guard))
-        return Group(views.step_table(self._progress), self._spinner) if self._progress.rows else self._spinner
+    def _redraw(self) -> None:
+        """Build the view when something has changed; between changes only the spinner turns."""
+        if self._live is not None:
+            self._spinner.update(text=views.status_line(self._progress, self._phase, self._guard))
+            table = [views.step_table(self._progress)] if self._progress.rows else []
+            self._live.update(Group(*table, self._spinner))

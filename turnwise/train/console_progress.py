@@ -24,6 +24,8 @@ class Progress:
     """The steps and evaluations of one run: `Progress(steps=100)`, then `add(row)` after every step."""
 
     steps: int
+    imitates: bool = False
+    """Nothing is played: success in the rows is that of the demonstrations, and no news."""
     rows: Sequence[Row] = ()
     evaluations: Sequence[Row] = ()
     clock: Callable[[], float] = time.monotonic
@@ -52,7 +54,7 @@ class Progress:
     @property
     def best(self) -> Row | None:
         """The row with the highest success; the first of equals."""
-        known = [row for row in self.rows if number(row, "rollout/success") is not None]
+        known = [] if self.imitates else [row for row in self.rows if number(row, "rollout/success") is not None]
         return max(known, key=lambda row: number(row, "rollout/success") or 0.0, default=None)
 
     @property
@@ -71,7 +73,7 @@ class Progress:
     def success(self) -> list[tuple[int, float]]:
         """The curve: step and success, where it is known."""
         known = ((step_of(row), number(row, "rollout/success")) for row in self.rows)
-        return [(step, value) for step, value in known if value is not None]
+        return [(step, value) for step, value in known if value is not None and not self.imitates]
 
 
 def step_of(row: Row) -> int:

@@ -13,6 +13,7 @@ from rich.text import Text
 from turnwise.train.config import Recipe
 from turnwise.train.console_progress import Progress, Row, lost_in, number, step_of
 from turnwise.train.guard import Incident
+from turnwise.train.imitation import IMITATION
 from turnwise.untrusted import printable
 
 SHOWN = 8
@@ -57,28 +58,28 @@ IMITATED = (
 """Of a step that learned from demonstrations: nothing was played."""
 
 
-def columns_of(rows: Sequence[Row]) -> list[Measure]:
-    """The columns that have something to show."""
-    columns = PLAYED if any("rollout/success" in row for row in rows) else IMITATED
-    return [column for column in columns if any(column.metric in row for row in rows)]
+def measures_of(progress: Progress) -> list[Measure]:
+    """What this run has to show: the same in every row, so that rows stay aligned."""
+    measures = IMITATED if progress.imitates else PLAYED
+    return [measure for measure in measures if any(measure.metric in row for row in progress.rows)]
 
 
 def step_table(progress: Progress) -> Table:
     """The last steps and the best one."""
     rows, best = progress.rows[-SHOWN:], progress.best
-    columns = columns_of(rows)
-    table = Table("step", *(column.label for column in columns), "faults", box=None, pad_edge=False)
+    measures = measures_of(progress)
+    table = Table("step", *(measure.label for measure in measures), "faults", box=None, pad_edge=False)
     for column in table.columns:
         column.justify = "right"
     if best is not None and len(progress.rows) > 1:
-        _add(table, columns, best, f"best {step_of(best)}", "green")
+        _add(table, measures, best, f"best {step_of(best)}", "green")
     for row in rows:
-        _add(table, columns, row, str(step_of(row)), "bold" if row is rows[-1] else "")
+        _add(table, measures, row, str(step_of(row)), "bold" if row is rows[-1] else "")
     return table
 
 
-def _add(table: Table, columns: Sequence[Measure], row: Row, name: str, style: str) -> None:
-    cells = [name, *(column.cell(row) for column in columns), str(lost_in(row))]
+def _add(table: Table, measures: Sequence[Measure], row: Row, name: str, style: str) -> None:
+    cells = [name, *(measure.cell(row) for measure in measures), str(lost_in(row))]
     table.add_row(*map(Text, cells), style=style)
 
 
@@ -86,7 +87,7 @@ def step_line(progress: Progress, guard: str) -> Text:
     """The last step in one line, in which every number has its own place."""
     row, digits = progress.rows[-1], len(str(progress.steps))
     parts = [f"step {progress.step:>{digits}}/{progress.steps}"]
-    parts += [f"{column.label} {column.cell(row):>{column.width}}" for column in columns_of([row])]
+    parts += [f"{measure.label} {measure.cell(row):>{measure.width}}" for measure in measures_of(progress)]
     parts += [f"faults {lost_in(row):>2}", f"left {duration(progress.seconds_left):>7}", f"guard {printable(guard)}"]
     return Text("  ".join(parts))
 
@@ -96,15 +97,18 @@ def status_line(progress: Progress, phase: str, guard: str) -> Text:
     text = Text(f"{printable(phase)} · step {min(progress.step + 1, progress.steps)} of {progress.steps}")
     text.append(f" · {duration(progress.seconds_left)} left")
     if progress.lost:
-        text.append(f" · {episodes(progress.lost)} lost to faults", "yellow")
+        text.append(f" · {counted(progress.lost, 'episode')} lost to faults", "yellow")
     return text.append(" · guard ").append(printable(guard), "green" if guard in ("healthy", "off") else "yellow")
 
 
 def title(recipe: Recipe) -> Text:
     """What is trained, where and how."""
     text = Text(printable(recipe.algorithm.name), "bold").append(f" on {printable(recipe.env.id)}", "bold")
-    text.append(f" · model {printable(recipe.model.name)} · {recipe.train.steps} steps")
-    return text.append(f" of {recipe.rollout.episodes} episodes · seed {recipe.seed}")
+    size = counted(recipe.rollout.episodes, "episode")
+    if recipe.sft is not None and recipe.algorithm.name == IMITATION.name:
+        size = counted(recipe.sft.batch, "demonstration")
+    steps = counted(recipe.train.steps, "step")
+    return text.append(f" · model {printable(recipe.model.name)} · {steps} of {size} · seed {recipe.seed}")
 
 
 def incident_line(incident: Incident) -> Text:
@@ -119,8 +123,8 @@ def incident_line(incident: Incident) -> Text:
 def evaluation_line(row: Row) -> Text:
     """An evaluation in one line, with intervals."""
     parts = [f"{label} {_with_interval(row, metric)}" for label, metric in _measures([row])]
-    words = f"held-out at step {step_of(row)}: {', '.join(parts)}, {episodes(round(row.get('eval/episodes') or 0))}"
-    return Text(words, "cyan")
+    parts.append(counted(round(row.get("eval/episodes") or 0), "episode"))
+    return Text(f"held-out at step {step_of(row)}: {', '.join(parts)}", "cyan")
 
 
 def evaluation_table(evaluations: Mapping[str, Row]) -> Table:
@@ -158,7 +162,7 @@ def next_steps(recipe: Recipe, folder: Path, progress: Progress) -> Text:
     lines = {"run folder": run}
     if progress.step < steps:
         lines["carry on"] = f"turnwise resume {run}"
-    elif recipe.algorithm.name == "imitation":
+    elif recipe.algorithm.name == IMITATION.name:
         model = shlex.quote(str(folder / "checkpoints" / f"step_{steps:06d}"))
         lines["try next"] = f"turnwise train env={recipe.env.id} model={model}"
     else:
@@ -178,6 +182,6 @@ def duration(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-def episodes(count: int) -> str:
+def counted(count: int, noun: str) -> str:
     """`1 episode`, `2 episodes`."""
-    return f"{count} episode{'s' * (count != 1)}"
+    return f"{count} {noun}{'s' * (count != 1)}"

@@ -1,0 +1,163 @@
+"""Training from the command line: what it says, what it leaves, and its exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from turnwise.cli import app
+from turnwise.runs import read_journal
+
+SMALL = [
+    *("env=game/guess-number-easy", "rollout.episodes=4", "rollout.max_turns=2", "rollout.max_tokens=6"),
+    *("eval.episodes=2", "env.check=false", "rollout.engine_gib=0.02", "rollout.context=256", "algorithm=reinforce"),
+]
+"""The shipped model, and hardly anything to do."""
+
+BROKEN = """
+from turnwise.envs import Env
+
+class Broken(Env):
+    def reset(self, seed=None, task=None):
+        raise RuntimeError("the server is down")
+"""
+
+
+def turnwise(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder of its own, and no word of CI."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the command adds the folder it is run in
+    return tmp_path
+
+
+def test_train_then_resume_then_evaluate(here):
+    trained = turnwise("train", *SMALL, "name=tiny", "train.steps=1")
+    assert trained.exit_code == 0, trained.output
+    assert "step 1/1  success " in trained.stdout
+    assert "Finished 1 step.\n" in trained.stdout
+    assert "train further  turnwise resume runs/tiny train.steps=2" in trained.stdout
+    assert yaml.safe_load(Path("runs/tiny/config.yaml").read_text())["rollout"]["episodes"] == 4
+
+    resumed = turnwise("resume", "runs/tiny", "train.steps=2", "--quiet")
+    assert resumed.exit_code == 0, resumed.output
+    assert "carries on after step 1" in resumed.stdout
+    assert "step 2/2" not in resumed.stdout
+    assert [row["step"] for row in read_journal(Path("runs/tiny/metrics.jsonl"))] == [1, 2]
+
+    for model in ("runs/tiny", "runs/tiny/checkpoints/step_000002"):
+        evaluated = turnwise("eval", model, "--episodes", "3", "--temperature", "0", "--json")
+        assert evaluated.exit_code == 0, evaluated.output
+        assert json.loads(evaluated.stdout)["eval/episodes"] == 3
+    table = turnwise("eval", "nano", *SMALL, "--episodes", "2", "--tries", "2").stdout
+    assert "pass@2" in table
+
+
+def test_nothing_is_overwritten(here):
+    Path("runs/mine").mkdir(parents=True)
+    Path("runs/mine/notes.txt").write_text("dear diary")
+    refused = turnwise("train", *SMALL, "name=mine")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "runs/mine is not empty" in refused.stderr
+    assert "`turnwise resume runs/mine`" in refused.stderr
+    assert "--output" in refused.stderr
+    assert [path.name for path in Path("runs/mine").iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "missing.yaml"], "there is no recipe missing.yaml"),
+        (["train", "train.stepps=3"], "did you mean train.steps?"),
+        (["train", "train.steps=0"], "train.steps is 0"),
+        (["train", "steps"], "there is no recipe steps"),
+        (["train", "env=search/geo-2hopp"], "did you mean search/geo-2hop"),
+        (["train", "algorithm=stppo"], "did you mean 'st-ppo'?"),
+        (["train", "model=./missing", *SMALL], "./missing"),
+        (["train", "device=cuda:7", *SMALL], "device"),
+        (["sft", "sft.epochs=none"], "sft.epochs"),
+        (["resume", "runs/none"], "runs/none is no run folder"),
+        (["eval", "./none"], "there is no folder ./none"),
+        (["eval", "nano", "--env", "search/none"], "unknown environment 'search/none'"),
+    ],
+)
+def test_mistakes_get_one_message_exit_code_two_and_leave_nothing(arguments, message, here):
+    result = turnwise(*arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert result.stderr.startswith("turnwise: ")
+    assert message in result.stderr
+    assert list(here.iterdir()) == []
+
+
+def test_an_unfit_environment_is_refused_with_its_defect(here):
+    Path("servers.py").write_text(BROKEN)
+    before = sorted(here.iterdir())
+    result = turnwise("train", "env=servers:Broken", "env.held_out={}", "--output", "run")
+    assert result.exit_code == 2, result.output
+    assert "servers:Broken is unfit for training" in result.stderr
+    assert sorted(path for path in here.iterdir() if path.name != "__pycache__") == before
+
+
+def test_a_run_that_the_guard_stops_ends_with_code_one(here):
+    Path("outages.py").write_text(BROKEN)
+    settings = [*SMALL[1:], "env=outages:Broken", "env.held_out={}", "eval.episodes=0", "guard=act"]
+    result = turnwise("train", *settings, "train.steps=9", "--output", "run")
+    assert result.exit_code == 1, result.output
+    assert "The guard stopped the run at step 2" in result.stdout
+    assert "8 episodes were lost to faults" in result.stdout
+    assert "carry on       turnwise resume run" in result.stdout
+
+
+def test_control_c_finishes_the_step_saves_and_says_how_to_resume(here):
+    command = [sys.executable, "-m", "turnwise", "train", *SMALL, "eval.episodes=0", "train.steps=9999", "--plain"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    process = subprocess.Popen(
+        [*command, "--output", "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("step "):
+            break
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    last = [line for line in (*lines, *output.splitlines()) if line.startswith("step ")][-1].split()[1].split("/")[0]
+    assert f"Stopped as you asked: step {last} is finished and saved." in output
+    assert output.splitlines()[-1] == "carry on       turnwise resume run"
+    assert (here / "run" / "checkpoints" / f"step_{int(last):06d}" / "manifest.json").is_file()
+
+
+def test_dry_run_prints_a_recipe_that_can_be_saved_with_what_it_costs_and_starts_nothing(here):
+    result = turnwise("train", *SMALL, "train.steps=7", "--dry-run")
+    assert result.exit_code == 0, result.output
+    recipe = yaml.safe_load(result.stdout)
+    assert (recipe["train"]["steps"], recipe["env"]["id"]) == (7, "game/guess-number-easy")
+    assert "# memory" in result.stdout
+    assert list(here.iterdir()) == []
+    Path("saved.yaml").write_text(result.stdout)
+    assert yaml.safe_load(turnwise("train", "saved.yaml", "--dry-run").stdout) == recipe
+
+
+def test_sft_imitates_the_expert_alone(here):
+    settings = [*SMALL, "sft.demonstrations=2", "sft.batch=2", "sft.epochs=1", "eval.episodes=0"]
+    result = turnwise("sft", *settings, "env=search/geo-1hop", "name=copy")
+    assert result.exit_code == 0, result.output
+    assert "1 step of 2 demonstrations" in result.stdout
+    assert "step 1/1  loss " in result.stdout
+    assert (
+        "try next       turnwise train env=search/geo-1hop model=runs/copy-sft/checkpoints/step_000001" in result.stdout
+    )
+    assert Path("runs/copy-sft/checkpoints/step_000001/model.safetensors").is_file()
