@@ -23,13 +23,15 @@ SCRIPTS = (
     "report.js",
 )
 """In the order in which they build on each other; together they are one script."""
+STYLES = ("page.css", "controls.css", "figures.css", "reading.css", "media.css")
+"""In the order in which later rules win."""
 _UNSAFE = {character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 def render_page(data: dict[str, Any]) -> str:
     """The whole page. Nothing of `data` becomes markup: it travels as JSON, and the script sets text only."""
     script = "\n".join(["(() => {", '"use strict";', *(_asset(name) for name in SCRIPTS), "})();"])
-    style = _asset("report.css")
+    style = "\n".join(_asset(name) for name in STYLES)
     return Template(_asset("report.html")).substitute(
         script_hash=_hash(script), style_hash=_hash(style), script=script, style=style, data=escape_json(data)
     )

@@ -1,13 +1,15 @@
 // Scales and axes of the line charts.
 
-const FRAME = { width: 400, height: 190, left: 46, right: 10, top: 10, bottom: 24 };
+const FRAME = { width: 400, height: 190, left: 46, right: 10, top: 12, bottom: 24 };
 
 function axis(low, high, from, to, log) {
   const warp = log ? Math.log10 : (value) => value;
   const [start, end] = [warp(low), warp(high)];
   const width = end - start || 1;
   return {
-    low, high, log,
+    low,
+    high,
+    log,
     place: (value) => from + ((warp(value) - start) / width) * (to - from),
     value: (place) => {
       const warped = start + ((place - from) / (to - from)) * width;
@@ -80,6 +82,9 @@ function drawAxes(x, y, xLabel) {
     parts.push(svg("text", { class: "tick", x: at, y: height - bottom + 15, "text-anchor": anchor }, showTick(tick)));
   }
   parts.push(svg("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
-  if (xLabel !== "step") parts.push(svg("text", { class: "tick", x: (left + width - right) / 2, y: height + 6, "text-anchor": "middle" }, xLabel));
+  if (xLabel !== "step")
+    parts.push(
+      svg("text", { class: "tick", x: (left + width - right) / 2, y: height + 6, "text-anchor": "middle" }, xLabel),
+    );
   return parts;
 }

@@ -1,7 +1,23 @@
 // Colours of cells and tokens. Both ramps change in lightness throughout, so they survive colour blindness and grey print.
 
-const SEQUENTIAL = [[246, 243, 232], [214, 217, 178], [142, 191, 160], [67, 155, 160], [34, 110, 150], [35, 62, 122], [32, 22, 74]];
-const DIVERGING = [[20, 66, 140], [75, 133, 196], [163, 198, 226], [245, 243, 238], [243, 188, 134], [214, 113, 44], [140, 52, 8]];
+const SEQUENTIAL = [
+  [246, 243, 232],
+  [214, 217, 178],
+  [142, 191, 160],
+  [67, 155, 160],
+  [34, 110, 150],
+  [35, 62, 122],
+  [32, 22, 74],
+];
+const DIVERGING = [
+  [20, 66, 140],
+  [75, 133, 196],
+  [163, 198, 226],
+  [245, 243, 238],
+  [243, 188, 134],
+  [214, 113, 44],
+  [140, 52, 8],
+];
 const SERIES = 8;
 
 function ramp(stops, share) {
@@ -34,7 +50,10 @@ function quantile(sorted, share) {
 function colourScale(values, { scale = "linear", centre = null }) {
   const warp = scale === "log" ? (value) => Math.log(Math.max(value, 1e-9)) : (value) => value;
   const back = scale === "log" ? Math.exp : (value) => value;
-  const sorted = values.filter(isNumber).map(warp).sort((a, b) => a - b);
+  const sorted = values
+    .filter(isNumber)
+    .map(warp)
+    .sort((a, b) => a - b);
   let low = quantile(sorted, 0.01);
   let high = quantile(sorted, 0.99);
   if (centre !== null) {

@@ -5,7 +5,8 @@ function linePath(x, y, xs, ys) {
   let pen = false;
   xs.forEach((at, place) => {
     const usable = isNumber(ys[place]) && (!y.log || ys[place] > 0);
-    if (usable) path += `${pen ? "L" : "M"}${x.place(at).toFixed(1)} ${y.place(clamp(ys[place], y.low, y.high)).toFixed(1)}`;
+    if (usable)
+      path += `${pen ? "L" : "M"}${x.place(at).toFixed(1)} ${y.place(clamp(ys[place], y.low, y.high)).toFixed(1)}`;
     pen = usable;
   });
   return path;
@@ -21,8 +22,8 @@ function bandPath(x, y, xs, low, high) {
   return `M${there.join("L")}L${back.join("L")}Z`;
 }
 
-function diamond(x, y, mark) {
-  const [at, height] = [x.place(mark.x), y.place(clamp(mark.y, y.low, y.high))];
+function diamond(x, y, mark, dodge) {
+  const [at, height] = [x.place(mark.x) + dodge, y.place(clamp(mark.y, y.low, y.high))];
   const parts = [svg("path", { class: "mark", d: `M${at} ${height - 4.5}l4.5 4.5l-4.5 4.5l-4.5 -4.5Z` })];
   if (isNumber(mark.low) && isNumber(mark.high)) {
     const ends = [mark.low, mark.high].map((value) => y.place(clamp(value, y.low, y.high)));
@@ -31,28 +32,42 @@ function diamond(x, y, mark) {
   return parts;
 }
 
-function drawSeries(x, y, line) {
+function drawSeries(x, y, line, dodge) {
   const parts = [];
   if (line.low) parts.push(svg("path", { class: "band", d: bandPath(x, y, line.x, line.low, line.high) }));
-  for (const faint of line.faint || []) parts.push(svg("path", { class: "faint", d: linePath(x, y, faint.x, faint.y) }));
+  for (const faint of line.faint || [])
+    parts.push(svg("path", { class: "faint", d: linePath(x, y, faint.x, faint.y) }));
   parts.push(svg("path", { class: "line", d: linePath(x, y, line.x, line.y) }));
-  for (const mark of line.marks || []) parts.push(...diamond(x, y, mark));
+  for (const mark of line.marks || []) parts.push(...diamond(x, y, mark, dodge));
   return svg("g", { class: `series series-${line.colour % SERIES}` }, parts);
 }
 
-function drawFlags(x, flags) {
+// Where runs went wrong: a line with its step for one run, a small triangle in its group's colour for each of several.
+function drawFlag(x, flag, alone) {
   const { top, height, bottom, width, right } = FRAME;
-  return flags.filter((flag) => flag.x >= x.low && flag.x <= x.high).map((flag) => {
-    const at = x.place(flag.x);
-    const left = at > width - right - 70;
-    const text = svg("text", { class: "flag", x: left ? at - 5 : at + 5, y: top + 8, "text-anchor": left ? "end" : "start" }, flag.text);
-    return svg("g", {}, svg("line", { class: "onset", x1: at, x2: at, y1: top, y2: height - bottom }), text);
-  });
+  const at = x.place(flag.x);
+  if (!alone) {
+    const name = svg("title", {}, `${flag.name} went wrong at step ${flag.x}`);
+    return svg(
+      "g",
+      { class: `series-${flag.colour % SERIES}` },
+      svg("path", { class: "triangle", d: `M${at - 4} ${top - 8}h8l-4 7Z` }, name),
+    );
+  }
+  const left = at > width - right - 70;
+  const text = svg(
+    "text",
+    { class: "flag", x: left ? at - 5 : at + 5, y: top + 8, "text-anchor": left ? "end" : "start" },
+    `step ${flag.x}`,
+  );
+  return svg("g", {}, svg("line", { class: "onset", x1: at, x2: at, y1: top, y2: height - bottom }), text);
 }
 
 function chartNumbers(lines) {
   return lines.flatMap((line) => [
-    ...line.y, ...(line.low || []), ...(line.high || []),
+    ...line.y,
+    ...(line.low || []),
+    ...(line.high || []),
     ...(line.faint || []).flatMap((faint) => faint.y),
     ...(line.marks || []).flatMap((mark) => [mark.y, mark.low, mark.high]),
   ]);
@@ -63,14 +78,21 @@ function readings(lines, at) {
   return lines.map((line) => {
     const place = nearest(line.x, at);
     const value = line.y[place];
-    const band = line.low && isNumber(line.low[place]) ? ` (${show(line.low[place])} to ${show(line.high[place])})` : "";
+    const band =
+      line.low && isNumber(line.low[place]) ? ` (${show(line.low[place])} to ${show(line.high[place])})` : "";
     return [line, isNumber(value) ? `${show(value)}${band}` : "–"];
   });
 }
 
 function readout(lines, at, xLabel) {
   const rows = readings(lines, at).map(([line, text]) =>
-    html("li", {}, html("i", { class: `key series-${line.colour % SERIES}` }), lines.length > 1 ? `${line.name} ` : "", html("b", {}, text)),
+    html(
+      "li",
+      {},
+      html("i", { class: `key series-${line.colour % SERIES}` }),
+      lines.length > 1 ? `${line.name} ` : "",
+      html("b", {}, text),
+    ),
   );
   return [html("span", {}, `${xLabel} ${show(at)}`), html("ul", {}, rows)];
 }
@@ -105,25 +127,61 @@ function track(canvas, x, lines, xLabel, shared) {
     move(places[clamp(start + keys[event.key], 0, places.length - 1)]);
   };
   canvas.append(line);
-  fill(canvas, { tabindex: 0, onpointermove: pointed, onpointerleave: () => move(null), onkeydown: pressed, onblur: () => move(null) }, []);
+  fill(
+    canvas,
+    {
+      tabindex: 0,
+      onpointermove: pointed,
+      onpointerleave: () => move(null),
+      onkeydown: pressed,
+      onblur: () => move(null),
+    },
+    [],
+  );
   return { tip, point };
 }
 
 // A figure: {title, note, lines: [{name, colour, x, y, low, high, faint, marks}], flags, xLabel, log, logX, share, shared}.
 function lineChart(options) {
-  const { title, note, lines, flags = [], xLabel = "step", log = false, logX = false, share = false, shared = false } = options;
-  const xRange = extent(lines.flatMap((line) => line.x), { log: logX });
+  const {
+    title,
+    note,
+    lines,
+    flags = [],
+    xLabel = "step",
+    log = false,
+    logX = false,
+    share = false,
+    shared = false,
+  } = options;
+  const xRange = extent(
+    lines.flatMap((line) => line.x),
+    { log: logX },
+  );
   const yRange = extent(chartNumbers(lines), { log, share });
   const caption = html("figcaption", {}, html("h4", {}, title), note ? html("p", {}, note) : null);
-  if (!xRange || !yRange) return html("figure", { class: "card" }, caption, html("p", { class: "none" }, "No data to show."));
+  if (!xRange || !yRange)
+    return html("figure", { class: "card" }, caption, html("p", { class: "none" }, "No data to show."));
   const steps = lines.flatMap((line) => line.x);
   const [first, last] = logX ? xRange : [Math.min(...steps), Math.max(...steps)];
   const { width, height, left, right, top, bottom } = FRAME;
   const x = axis(first, last > first ? last : first + 1, left, width - right, logX);
   const y = axis(yRange[0], yRange[1], height - bottom, top, log);
-  const summary = readings(lines, last).map(([line, text]) => `${line.name} ${text}`).join(", ");
-  const canvas = svg("svg", { viewBox: `0 0 ${width} ${height + (xLabel === "step" ? 0 : 12)}`, role: "img", "aria-label": `${title}; at ${xLabel} ${show(last)}: ${summary}` });
-  canvas.append(...drawAxes(x, y, xLabel), ...lines.map((line) => drawSeries(x, y, line)), ...drawFlags(x, flags));
+  const summary = readings(lines, last)
+    .map(([line, text]) => `${line.name} ${text}`)
+    .join(", ");
+  const canvas = svg("svg", {
+    viewBox: `0 0 ${width} ${height + (xLabel === "step" ? 0 : 12)}`,
+    role: "img",
+    "aria-label": `${title}; at ${xLabel} ${show(last)}: ${summary}`,
+  });
+  canvas.append(
+    ...drawAxes(x, y, xLabel),
+    ...lines.map((line, place) => drawSeries(x, y, line, 3 * (place - (lines.length - 1) / 2))),
+    ...flags
+      .filter((flag) => flag.x >= x.low && flag.x <= x.high)
+      .map((flag) => drawFlag(x, flag, lines.length === 1 && flags.length === 1)),
+  );
   const { tip, point } = track(canvas, x, lines, xLabel, shared);
   if (shared) cursor.listen(canvas, point);
   return html("figure", { class: "card" }, caption, html("div", { class: "plot" }, canvas, tip));

@@ -2,22 +2,39 @@
 
 function episodeButton(episode, chosen, choose) {
   return html(
-    "button", { type: "button", "aria-pressed": String(chosen), onclick: choose },
-    html("b", {}, `Step ${episode.step}`), html("span", { class: "name" }, episode.id),
-    html("span", { class: episode.success ? "tone good" : "tone bad" }, `${episode.success ? "success" : "failure"} · reward ${show(episode.reward)} · ${episode.turns.length} turns`),
+    "button",
+    { type: "button", "aria-pressed": String(chosen), onclick: choose },
+    html("b", {}, `Step ${episode.step}`),
+    html("span", { class: "name" }, episode.id),
+    html(
+      "span",
+      { class: episode.success ? "tone good" : "tone bad" },
+      `${episode.success ? "success" : "failure"} · reward ${show(episode.reward)} · ${episode.turns.length} turns`,
+    ),
   );
 }
 
 function side(title, note, content, leftOut) {
   return html(
-    "div", { class: `side ${title}` },
+    "div",
+    { class: `side ${title}` },
     html("h5", {}, title, note ? html("span", { class: "quiet" }, ` ${note}`) : null),
-    html("div", { class: "text", dir: "auto" }, leftOut ? html("span", { class: "quiet" }, `[${leftOut} tokens left out] `) : null, content),
+    html(
+      "div",
+      { class: "text", dir: "auto" },
+      leftOut ? html("span", { class: "quiet" }, `[${leftOut} tokens left out] `) : null,
+      content,
+    ),
   );
 }
 
 function turnNote(turn) {
-  const notes = [`reward ${show(turn.reward)}`, turn.valid ? null : "not valid", isNumber(turn.version) ? `policy version ${turn.version}` : null, turn.restarts ? "history rewritten" : null];
+  const notes = [
+    `reward ${show(turn.reward)}`,
+    turn.valid ? null : "not valid",
+    isNumber(turn.version) ? `policy version ${turn.version}` : null,
+    turn.restarts ? "history rewritten" : null,
+  ];
   return notes.filter(Boolean).join(" · ");
 }
 
@@ -25,17 +42,36 @@ function turnArticle(run, turn, number, stream, scale) {
   const tokens = run.texts && (turn.prompt.length || turn.sampled.length);
   const words = (text) => html("span", {}, text || "(nothing)");
   return html(
-    "article", { class: turn.valid ? "turn" : "turn invalid" },
+    "article",
+    { class: turn.valid ? "turn" : "turn invalid" },
     html("h4", {}, `Turn ${number}`, html("span", { class: "quiet" }, turnNote(turn))),
-    side("environment", "", tokens ? promptTokens(run, turn, number, stream) : words(turn.observation), tokens ? turn.left_out[0] : 0),
-    side("policy", "", tokens ? sampledTokens(run, turn, number, stream, scale) : words(turn.action), tokens ? turn.left_out[1] : 0),
+    side(
+      "environment",
+      "",
+      tokens ? promptTokens(run, turn, number, stream) : words(turn.observation),
+      tokens ? turn.left_out[0] : 0,
+    ),
+    side(
+      "policy",
+      "",
+      tokens ? sampledTokens(run, turn, number, stream, scale) : words(turn.action),
+      tokens ? turn.left_out[1] : 0,
+    ),
   );
 }
 
 function episodeHead(episode) {
-  const facts = [["Step", episode.step], ["Episode", episode.id], ["Reward", episode.reward], ["Stop", episode.stop]];
+  const facts = [
+    ["Step", episode.step],
+    ["Episode", episode.id],
+    ["Reward", episode.reward],
+    ["Stop", episode.stop],
+  ];
   if (episode.seat !== "agent") facts.push(["Seat", episode.seat]);
-  return [pairs(facts), episode.task ? html("details", {}, html("summary", {}, "Task"), html("pre", {}, episode.task)) : null];
+  return [
+    pairs(facts),
+    episode.task ? html("details", {}, html("summary", {}, "Task"), html("pre", {}, episode.task)) : null,
+  ];
 }
 
 // Points at tokens with the pointer or the arrow keys and tells what they are.
@@ -63,11 +99,16 @@ function inspectTokens(pane, facts, run, episode) {
 
 function showEpisode(run, episode, stream, pane, facts) {
   const settings = STREAMS[stream];
-  const scale = stream === "mask" || stream === "clipped" ? null : colourScale(streamValues(run.episodes, stream), settings);
+  const scale =
+    stream === "mask" || stream === "clipped" ? null : colourScale(streamValues(run.episodes, stream), settings);
   const turns = episode.turns.map((turn, number) => turnArticle(run, turn, number, stream, scale));
-  const final = episode.final ? html("article", { class: "turn" }, side("environment", "after the last turn", html("span", {}, episode.final), 0)) : null;
+  const final = episode.final
+    ? html("article", { class: "turn" }, side("environment", "after the last turn", html("span", {}, episode.final), 0))
+    : null;
   pane.replaceChildren(...[...episodeHead(episode), ...turns, final].filter(Boolean));
-  facts.replaceChildren(run.texts ? html("span", { class: "quiet" }, "Point at a token, or use the arrow keys, to see its numbers.") : "");
+  facts.replaceChildren(
+    run.texts ? html("span", { class: "quiet" }, "Point at a token, or use the arrow keys, to see its numbers.") : "",
+  );
   inspectTokens(pane, facts, run, episode);
   return streamLegend(stream, scale);
 }
@@ -75,7 +116,9 @@ function showEpisode(run, episode, stream, pane, facts) {
 function missingStreams(run) {
   if (!run.texts) return "Token colours need the tokenizer of a checkpoint; the episodes are shown as texts.";
   const has = streamsOf(run);
-  return has.includes("ratio") ? "" : "Ratio, gap, advantage and clipping need rollouts/tokens_*.jsonl.zst, which this run did not record.";
+  return has.includes("ratio")
+    ? ""
+    : "Ratio, gap, advantage and clipping need rollouts/tokens_*.jsonl.zst, which this run did not record.";
 }
 
 function browserOf(run, state, redraw) {
@@ -83,18 +126,41 @@ function browserOf(run, state, redraw) {
   if (!streams.includes(state.stream)) state.stream = "mask";
   const pane = html("div", { class: "episode", tabindex: 0, role: "region", "aria-label": "Episode" });
   const facts = html("div", { class: "facts", "aria-live": "polite" });
-  const list = html("div", { class: "episode-list", role: "group", "aria-label": "Episodes" }, run.episodes.map((episode, place) => episodeButton(episode, place === state.episode, () => redraw({ episode: place }, `.episode-list button:nth-child(${place + 1})`))));
+  const list = html(
+    "div",
+    { class: "episode-list", role: "group", "aria-label": "Episodes" },
+    run.episodes.map((episode, place) =>
+      episodeButton(episode, place === state.episode, () =>
+        redraw({ episode: place }, `.episode-list button:nth-child(${place + 1})`),
+      ),
+    ),
+  );
   const legend = showEpisode(run, run.episodes[state.episode], state.stream, pane, facts);
   const options = Object.entries(STREAMS).map(([name, stream]) => [name, stream.label, !streams.includes(name)]);
-  const toolbar = html("div", { class: "toolbar" }, choice("Colour", options, state.stream, (stream) => redraw({ stream }, ".colouring select")), legend);
+  const toolbar = html(
+    "div",
+    { class: "toolbar" },
+    choice("Colour", options, state.stream, (stream) => redraw({ stream }, ".colouring select")),
+    legend,
+  );
   toolbar.firstChild.classList.add("colouring");
   const note = missingStreams(run);
-  return [toolbar, note ? html("p", { class: "none" }, note) : null, html("div", { class: "browser" }, list, html("div", {}, facts, pane))];
+  return [
+    toolbar,
+    note ? html("p", { class: "none" }, note) : null,
+    html("div", { class: "browser" }, list, html("div", {}, facts, pane)),
+  ];
 }
 
 function episodesChapter() {
   const withEpisodes = DATA.runs.filter((run) => run.episodes.length);
-  if (!withEpisodes.length) return chapter("episodes", "Episodes", null, html("p", { class: "none" }, "No trajectory was recorded (rollouts/ is missing or empty)."));
+  if (!withEpisodes.length)
+    return chapter(
+      "episodes",
+      "Episodes",
+      null,
+      html("p", { class: "none" }, "No trajectory was recorded (rollouts/ is missing or empty)."),
+    );
   const state = { run: 0, episode: 0, stream: "mask" };
   const room = html("div");
   const redraw = (change, focus) => {
@@ -105,8 +171,16 @@ function episodesChapter() {
   redraw({});
   const options = withEpisodes.map((run, place) => [String(place), `${run.name} (${run.algorithm})`]);
   return chapter(
-    "episodes", "Episodes", "A sample of what was played: failures and successes of the first, middle and last recorded steps, and of the step nearest to the onset.",
-    withEpisodes.length > 1 ? html("div", { class: "toolbar" }, choice("Run", options, "0", (place) => redraw({ run: Number(place), episode: 0 }))) : null,
+    "episodes",
+    "Episodes",
+    "A sample of what was played: failures and successes of the first, middle and last recorded steps, and of the step nearest to the onset.",
+    withEpisodes.length > 1
+      ? html(
+          "div",
+          { class: "toolbar" },
+          choice("Run", options, "0", (place) => redraw({ run: Number(place), episode: 0 })),
+        )
+      : null,
     room,
   );
 }

@@ -3,9 +3,18 @@
 function intervalRow(x, row, place, height) {
   const middle = 16 + place * height;
   const parts = [svg("text", { class: "tick", x: 0, y: middle + 4 }, row.name)];
-  for (const point of (row.points || []).filter(isNumber)) parts.push(svg("circle", { class: "dot", cx: x.place(point), cy: middle + 8, r: 2.2 }));
-  if (isNumber(row.low) && isNumber(row.high)) parts.push(svg("line", { class: "whisker", x1: x.place(row.low), x2: x.place(row.high), y1: middle, y2: middle }));
-  if (isNumber(row.value)) parts.push(svg("circle", { class: "mark", cx: x.place(row.value), cy: middle, r: 4.5 }, svg("title", {}, `${row.name} ${show(row.value)}`)));
+  for (const point of (row.points || []).filter(isNumber))
+    parts.push(svg("circle", { class: "dot", cx: x.place(point), cy: middle + 8, r: 2.2 }));
+  if (isNumber(row.low) && isNumber(row.high))
+    parts.push(svg("line", { class: "whisker", x1: x.place(row.low), x2: x.place(row.high), y1: middle, y2: middle }));
+  if (isNumber(row.value))
+    parts.push(
+      svg(
+        "circle",
+        { class: "mark", cx: x.place(row.value), cy: middle, r: 4.5 },
+        svg("title", {}, `${row.name} ${show(row.value)}`),
+      ),
+    );
   return svg("g", { class: `series-${place % SERIES}` }, parts);
 }
 
@@ -22,6 +31,11 @@ function intervalChart({ title, note, rows }) {
     svg("text", { class: "tick", x: x.place(tick), y: bottom + 6, "text-anchor": "middle" }, showTick(tick)),
   ]);
   const label = `${title}: ${rows.map((row) => `${row.name} ${show(row.value)} (${show(row.low)} to ${show(row.high)})`).join(", ")}`;
-  const drawing = svg("svg", { viewBox: `0 0 ${width} ${bottom + 12}`, role: "img", "aria-label": label }, ticks, rows.map((row, place) => intervalRow(x, row, place, height)));
+  const drawing = svg(
+    "svg",
+    { viewBox: `0 0 ${width} ${bottom + 12}`, role: "img", "aria-label": label },
+    ticks,
+    rows.map((row, place) => intervalRow(x, row, place, height)),
+  );
   return html("figure", { class: "card" }, caption, html("div", { class: "plot" }, drawing));
 }

@@ -5,9 +5,11 @@ function paint(cells, scale) {
   const canvas = html("canvas", { width, height });
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
-  cells.forEach((row, turn) => row.forEach((value, place) => {
-    if (isNumber(value)) image.data.set([...scaleColour(scale, value), 255], 4 * (turn * width + place));
-  }));
+  cells.forEach((row, turn) =>
+    row.forEach((value, place) => {
+      if (isNumber(value)) image.data.set([...scaleColour(scale, value), 255], 4 * (turn * width + place));
+    }),
+  );
   context.putImageData(image, 0, 0);
   return canvas;
 }
@@ -15,14 +17,19 @@ function paint(cells, scale) {
 function turnLabels(turns) {
   const every = Math.max(1, Math.ceil(turns / 8));
   return html(
-    "div", { class: "turn-labels", "aria-hidden": "true" },
+    "div",
+    { class: "turn-labels", "aria-hidden": "true" },
     Array.from({ length: turns }, (_, turn) => html("span", {}, turn % every ? "" : String(turn))),
   );
 }
 
 function stepLabels(steps) {
   const ends = [steps[0], steps[Math.floor(steps.length / 2)], steps[steps.length - 1]];
-  return html("div", { class: "step-labels", "aria-hidden": "true" }, [...new Set(ends)].map((step) => html("span", {}, String(step))));
+  return html(
+    "div",
+    { class: "step-labels", "aria-hidden": "true" },
+    [...new Set(ends)].map((step) => html("span", {}, String(step))),
+  );
 }
 
 function overlay(kind, steps, step) {
@@ -48,7 +55,14 @@ function explore(box, steps, rows, tell) {
     row = clamp(Math.floor(((event.clientY - area.top) / area.height) * rows), 0, rows - 1);
     go();
   };
-  const moves = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1], PageUp: [-10, 0], PageDown: [10, 0] };
+  const moves = {
+    ArrowLeft: [-1, 0],
+    ArrowRight: [1, 0],
+    ArrowUp: [0, -1],
+    ArrowDown: [0, 1],
+    PageUp: [-10, 0],
+    PageDown: [10, 0],
+  };
   const pressed = (event) => {
     if (!(event.key in moves)) return;
     event.preventDefault();
@@ -84,7 +98,8 @@ function heatFigure(heat, run) {
   });
   withLines(box, steps, run.onset);
   return html(
-    "figure", { class: "card" },
+    "figure",
+    { class: "card" },
     html("figcaption", {}, html("h4", {}, heat.title), value, colourBar(scale)),
     html("div", { class: "heat-frame" }, turnLabels(cells.length), box, html("span"), stepLabels(steps)),
   );
@@ -99,34 +114,62 @@ function scaleFigure(run) {
   const bars = values.map((value, place) =>
     isNumber(value) ? svg("rect", { x: place, y: 1 - value / top, width: 1.02, height: value / top }) : null,
   );
-  const drawing = svg("svg", { viewBox: `0 0 ${steps.length} 1`, preserveAspectRatio: "none", "aria-hidden": "true" }, bars);
+  const drawing = svg(
+    "svg",
+    { viewBox: `0 0 ${steps.length} 1`, preserveAspectRatio: "none", "aria-hidden": "true" },
+    bars,
+  );
   const note = "mean factor on the optimiser step";
   const value = html("output", { class: "reading" }, note);
-  const box = html("div", { class: "heat strip", role: "img", "aria-label": `Scale per step, from ${show(Math.min(...values.filter(isNumber)))} to ${show(top)}` }, drawing);
+  const box = html(
+    "div",
+    {
+      class: "heat strip",
+      role: "img",
+      "aria-label": `Scale per step, from ${show(Math.min(...values.filter(isNumber)))} to ${show(top)}`,
+    },
+    drawing,
+  );
   explore(box, steps, 1, (place) => {
     value.textContent = place === null ? note : `step ${steps[place]}: ${show(values[place])}`;
   });
   withLines(box, steps, run.onset);
-  const ends = html("div", { class: "turn-labels ends", "aria-hidden": "true" }, html("span", {}, show(top)), html("span", {}, "0"));
+  const ends = html(
+    "div",
+    { class: "turn-labels ends", "aria-hidden": "true" },
+    html("span", {}, show(top)),
+    html("span", {}, "0"),
+  );
   return html(
-    "figure", { class: "card" },
+    "figure",
+    { class: "card" },
     html("figcaption", {}, html("h4", {}, "Scale"), value),
     html("div", { class: "heat-frame" }, ends, box, html("span"), stepLabels(steps)),
   );
 }
 
 function onsetNote(run) {
-  if (!run.onset) return html("p", { class: "callout good" }, html("b", {}, "Nothing went wrong. "), "No guard incident, and success did not fall to half of its best.");
+  if (!run.onset)
+    return html(
+      "p",
+      { class: "callout good" },
+      html("b", {}, "Nothing went wrong. "),
+      "No guard incident, and success did not fall to half of its best.",
+    );
   const found = run.onset.source === "guard" ? "The guard saw it first. " : "First signal that moved. ";
   return html(
-    "p", { class: `callout ${run.summary.tone}` },
-    html("b", {}, `Step ${run.onset.step}: ${run.onset.signal}. `), found, run.onset.text,
+    "p",
+    { class: `callout ${run.summary.tone}` },
+    html("b", {}, `Step ${run.onset.step}: ${run.onset.signal}. `),
+    found,
+    run.onset.text,
   );
 }
 
 function microscopeOf(run) {
   const figures = DATA.heats.map((heat) => heatFigure(heat, run)).filter(Boolean);
-  if (!figures.length) return [html("p", { class: "none" }, `${run.name} has no readings by turn (turns.jsonl is missing or empty).`)];
+  if (!figures.length)
+    return [html("p", { class: "none" }, `${run.name} has no readings by turn (turns.jsonl is missing or empty).`)];
   return [onsetNote(run), html("div", { class: "grid two" }, figures, scaleFigure(run))];
 }
 
@@ -134,13 +177,24 @@ function microscopeChapter() {
   const room = html("div");
   const choose = (place) => room.replaceChildren(...microscopeOf(DATA.runs[Number(place)]));
   const options = DATA.runs.map((run, place) => [String(place), `${run.name} (${run.algorithm})`]);
-  const start = String(Math.max(0, DATA.runs.findIndex((run) => run.onset)));
+  const start = String(
+    Math.max(
+      0,
+      DATA.runs.findIndex((run) => run.onset),
+    ),
+  );
   choose(start);
   return chapter(
-    "microscope", "Stability microscope",
+    "microscope",
+    "Stability microscope",
     "Turn index downwards, training step to the right. Hatched cells were not measured; the dashed red line marks where the run started to go wrong.",
     DATA.runs.length > 1 ? html("div", { class: "toolbar" }, choice("Run", options, start, choose)) : null,
     room,
-    html("details", { class: "definition" }, html("summary", {}, "How the mark is found"), html("p", {}, DATA.definition)),
+    html(
+      "details",
+      { class: "definition" },
+      html("summary", {}, "How the mark is found"),
+      html("p", {}, DATA.definition),
+    ),
   );
 }

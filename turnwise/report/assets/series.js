@@ -43,13 +43,18 @@ function bandOf(values, band) {
 }
 
 function seedLine(group, metric, view) {
-  const tables = group.runs.filter((run) => column(run, metric)).map((run) => ({ x: run.curves.step, y: column(run, metric) }));
+  const tables = group.runs
+    .filter((run) => column(run, metric))
+    .map((run) => ({ x: run.curves.step, y: column(run, metric) }));
   const joined = gather(tables);
   const bands = joined.map(([, values]) => bandOf(values, view.band));
   return {
-    name: group.name, colour: group.colour,
-    x: joined.map(([step]) => step), y: joined.map(([, values]) => mean(values)),
-    low: bands.map(([low]) => low), high: bands.map(([, high]) => high),
+    name: group.name,
+    colour: group.colour,
+    x: joined.map(([step]) => step),
+    y: joined.map(([, values]) => mean(values)),
+    low: bands.map(([low]) => low),
+    high: bands.map(([, high]) => high),
     faint: view.singles ? tables : [],
   };
 }
@@ -68,7 +73,12 @@ function evaluationMarks(group, metric, view) {
   if (!metric) return [];
   const rows = group.runs.map((run) => run.evaluations.filter((row) => isNumber(row[metric])));
   if (group.runs.length === 1) {
-    return rows[0].map((row) => ({ x: row.step, y: row[metric], low: row[`${metric}_low`], high: row[`${metric}_high`] }));
+    return rows[0].map((row) => ({
+      x: row.step,
+      y: row[metric],
+      low: row[`${metric}_low`],
+      high: row[`${metric}_high`],
+    }));
   }
   const joined = gather(rows.map((run) => ({ x: run.map((row) => row.step), y: run.map((row) => row[metric]) })));
   return joined.map(([step, values]) => {
@@ -82,16 +92,15 @@ function groupLine(group, panel, view) {
   return { ...line, marks: evaluationMarks(group, panel.evaluation, view) };
 }
 
-function onsetFlags(runs) {
-  const marked = runs.filter((run) => run.onset);
-  const alone = runs.length === 1;
-  return marked.length > 4 ? [] : marked.map((run) => ({ x: run.onset.step, text: alone ? `step ${run.onset.step}` : run.name }));
+function onsetFlags(groups) {
+  return groups.flatMap(({ runs, colour }) =>
+    runs.filter((run) => run.onset).map((run) => ({ x: run.onset.step, name: run.name, colour })),
+  );
 }
 
 function panelFigure(panel, groups, view) {
   const shown = groups.filter((group) => !view.hidden.has(group.name));
   const lines = shown.map((group) => groupLine(group, panel, view)).filter((line) => line.x.length);
   if (!lines.length) return null;
-  const flags = onsetFlags(shown.flatMap((group) => group.runs));
-  return lineChart({ ...panel, lines, flags, log: panel.scale === "log", shared: true });
+  return lineChart({ ...panel, lines, flags: onsetFlags(shown), log: panel.scale === "log", shared: true });
 }

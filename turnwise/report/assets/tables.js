@@ -6,14 +6,29 @@ function cell(value) {
 }
 
 function table(columns, rows, caption) {
-  const numeric = columns.map((_, place) => rows.some((row) => typeof row[place] === "number"));
-  const head = columns.map((name, place) => html("th", { scope: "col", class: numeric[place] ? "number" : null }, name));
+  const isFigure = (value) =>
+    typeof value === "number" || (typeof value === "string" && /^[-+]?\d[\d.e-]*( [[(].*)?$/.test(value));
+  const numeric = columns.map((_, place) => rows.some((row) => isFigure(row[place])));
+  const head = columns.map((name, place) =>
+    html("th", { scope: "col", class: numeric[place] ? "number" : null }, name),
+  );
   const body = rows.map((row) =>
-    html("tr", {}, row.map((value, place) => html("td", { class: numeric[place] ? "number" : null }, cell(value)))),
+    html(
+      "tr",
+      {},
+      row.map((value, place) => html("td", { class: numeric[place] ? "number" : null }, cell(value))),
+    ),
   );
   return html(
-    "div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
-    html("table", {}, html("caption", { class: "unseen" }, caption), html("thead", {}, html("tr", {}, head)), html("tbody", {}, body)),
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    html(
+      "table",
+      {},
+      html("caption", { class: "unseen" }, caption),
+      html("thead", {}, html("tr", {}, head)),
+      html("tbody", {}, body),
+    ),
   );
 }
 
@@ -33,11 +48,33 @@ function intervalText(evaluation) {
 
 function runsTable(runs) {
   const rows = runs.map((run) => [
-    html("span", { class: `tone ${run.summary.tone}` }, run.name), run.algorithm, run.config.seed || "–", run.summary.steps,
-    run.summary.final, run.summary.best, intervalText(run.summary.evaluation), run.summary.incidents,
-    run.onset ? `${run.onset.step} · ${run.onset.signal}` : "none", showSeconds(run.summary.seconds),
+    html("span", { class: `tone ${run.summary.tone}` }, run.name),
+    run.algorithm,
+    run.config.seed || "–",
+    run.summary.steps,
+    run.summary.final,
+    run.summary.best,
+    intervalText(run.summary.evaluation),
+    run.summary.incidents,
+    run.onset ? `${run.onset.step} · ${run.onset.signal}` : "none",
+    showSeconds(run.summary.seconds),
   ]);
-  return table(["Run", "Algorithm", "Seed", "Steps", "Final success", "Best", "Held-out [95 %]", "Incidents", "Went wrong at", "Time"], rows, "Runs");
+  return table(
+    [
+      "Run",
+      "Algorithm",
+      "Seed",
+      "Steps",
+      "Final success",
+      "Best",
+      "Held-out [95 %]",
+      "Incidents",
+      "Went wrong at",
+      "Time",
+    ],
+    rows,
+    "Runs",
+  );
 }
 
 function range(values) {
@@ -51,22 +88,57 @@ function range(values) {
 function groupsTable(groups) {
   const count = (runs, test) => `${runs.filter(test).length} of ${runs.length}`;
   const rows = groups.map(({ name, colour, runs }) => [
-    html("span", {}, html("i", { class: `key series-${colour % SERIES}` }), name), runs.length,
-    range(runs.map((run) => run.summary.final)), range(runs.map((run) => (run.summary.evaluation || {})["eval/success"])),
-    count(runs, (run) => run.onset), count(runs, (run) => run.summary.incidents), showSeconds(mean(runs.map((run) => run.summary.seconds))),
+    html("span", {}, html("i", { class: `key series-${colour % SERIES}` }), name),
+    runs.length,
+    range(runs.map((run) => run.summary.final)),
+    range(runs.map((run) => (run.summary.evaluation || {})["eval/success"])),
+    count(runs, (run) => run.onset),
+    count(runs, (run) => run.summary.incidents),
+    showSeconds(mean(runs.map((run) => run.summary.seconds))),
   ]);
-  return table(["Group", "Runs", "Final success: mean (smallest to largest)", "Held-out", "Went wrong", "With incidents", "Time of a run"], rows, "Groups of runs");
+  return table(
+    [
+      "Group",
+      "Runs",
+      "Final success: mean (smallest to largest)",
+      "Held-out",
+      "Went wrong",
+      "With incidents",
+      "Time of a run",
+    ],
+    rows,
+    "Groups of runs",
+  );
 }
 
 function pairs(entries) {
-  return html("dl", { class: "pairs" }, entries.map(([key, value]) => html("div", {}, html("dt", {}, key), html("dd", {}, cell(value)))));
+  return html(
+    "dl",
+    { class: "pairs" },
+    entries.map(([key, value]) => html("div", {}, html("dt", {}, key), html("dd", {}, cell(value)))),
+  );
 }
 
 function eventRow(run, event) {
-  const rest = Object.entries(event.rest).map(([key, value]) => `${key.replace(/^evidence\./, "")} ${shortNumber(value)}`).join(", ");
-  const text = html("div", {}, event.text || "", event.change ? html("div", { class: "quiet" }, event.change) : null, rest ? html("div", { class: "quiet" }, rest) : null);
+  const rest = Object.entries(event.rest)
+    .map(([key, value]) => `${key.replace(/^evidence\./, "")} ${shortNumber(value)}`)
+    .join(", ");
+  const text = html(
+    "div",
+    {},
+    event.text || "",
+    event.change ? html("div", { class: "quiet" }, event.change) : null,
+    rest ? html("div", { class: "quiet" }, rest) : null,
+  );
   const kind = html("span", { class: `tag ${event.kind === "guard" ? "bad" : ""}` }, event.kind);
-  const row = [event.step, kind, event.signal || "", event.action || "", text, event.time ? String(event.time).slice(0, 19).replace("T", " ") : ""];
+  const row = [
+    event.step,
+    kind,
+    event.signal || "",
+    event.action || "",
+    text,
+    event.time ? event.time.slice(0, 19).replace("T", " ") : "",
+  ];
   return DATA.runs.length > 1 ? [run.name, ...row] : row;
 }
 
@@ -74,13 +146,26 @@ function shortNumber(text) {
   return text !== "" && Number.isFinite(Number(text)) ? show(Number(text)) : text;
 }
 
-function eventsChapter() {
-  const rows = DATA.runs.flatMap((run) => run.events.map((event) => eventRow(run, event)));
+function eventsTable(wanted, caption) {
+  const rows = DATA.runs.flatMap((run) => run.events.filter(wanted).map((event) => eventRow(run, event)));
   const columns = ["Step", "Kind", "Signal", "Action", "What happened", "Time (UTC)"];
+  return rows.length
+    ? table(...withoutEmpty(DATA.runs.length > 1 ? ["Run", ...columns] : columns, rows), caption)
+    : null;
+}
+
+function eventsChapter() {
+  const incidents = eventsTable((event) => event.kind === "guard", "Guard incidents");
+  const others = eventsTable((event) => event.kind !== "guard", "Other events");
   const left = DATA.runs.reduce((sum, run) => sum + run.events_left_out, 0);
   return chapter(
-    "events", "Guard incidents and events", null,
-    rows.length ? table(...withoutEmpty(DATA.runs.length > 1 ? ["Run", ...columns] : columns, rows), "Events") : html("p", { class: "none" }, "No event was written."),
+    "events",
+    "Guard incidents and events",
+    null,
+    incidents || html("p", { class: "none" }, "The guard reported no incident."),
+    others
+      ? html("details", { open: !incidents && DATA.runs.length === 1 }, html("summary", {}, "Other events"), others)
+      : null,
     left ? html("p", { class: "none" }, `${left} later events are left out; events.jsonl holds them all.`) : null,
   );
 }
@@ -90,14 +175,18 @@ function settingsTable(keys) {
   const many = DATA.runs.length > 4;
   const owners = many ? groupsOf(DATA.runs) : DATA.runs.map((run) => ({ name: run.name, runs: [run] }));
   const value = (owner, key) => [...new Set(owner.runs.map((run) => run.config[key] ?? "absent"))].join(", ");
-  const rows = keys.map((key) => [html("code", {}, key), ...owners.map((owner) => html("code", {}, value(owner, key)))]);
+  const rows = keys.map((key) => [
+    html("code", { class: "setting" }, key),
+    ...owners.map((owner) => html("code", {}, value(owner, key))),
+  ]);
   return table(["Setting", ...owners.map((owner) => owner.name)], rows, "Settings");
 }
 
 function settingsChapter() {
   const keys = [...new Set(DATA.runs.flatMap((run) => Object.keys(run.config)))];
   const single = DATA.runs.length === 1;
-  if (!keys.length) return chapter("settings", "Settings", null, html("p", { class: "none" }, "config.yaml could not be read."));
+  if (!keys.length)
+    return chapter("settings", "Settings", null, html("p", { class: "none" }, "config.yaml could not be read."));
   const all = html("details", {}, html("summary", {}, `All ${keys.length} settings`), settingsTable(keys));
   if (single) return chapter("settings", "Settings", null, all);
   const differences = DATA.differences.length
@@ -108,21 +197,37 @@ function settingsChapter() {
 
 function comparisonFigure(figure) {
   const lines = (figure.lines || []).map((line, place) => ({ colour: place, ...line }));
-  const keys = lines.map((line) => html("li", {}, html("i", { class: `key series-${line.colour % SERIES}` }), line.name));
-  const chart = lineChart({ title: figure.title, note: figure.note || figure.y, lines, xLabel: figure.x || "x", logX: Boolean(figure.log_x) });
+  const keys = lines.map((line) =>
+    html("li", {}, html("i", { class: `key series-${line.colour % SERIES}` }), line.name),
+  );
+  const chart = lineChart({
+    title: figure.title,
+    note: figure.note || figure.y,
+    lines,
+    xLabel: figure.x || "x",
+    logX: Boolean(figure.log_x),
+  });
   chart.append(html("ul", { class: "keys" }, keys));
   return chart;
 }
 
 function comparisonTable(item) {
-  return html("div", { class: "block" }, html("h3", {}, item.title || ""), item.note ? html("p", { class: "quiet" }, item.note) : null, table(item.columns || [], item.rows || [], item.title || "Comparison"));
+  return html(
+    "div",
+    { class: "block" },
+    html("h3", {}, item.title || ""),
+    item.note ? html("p", { class: "quiet" }, item.note) : null,
+    table(item.columns || [], item.rows || [], item.title || "Comparison"),
+  );
 }
 
 function comparisonChapter() {
   const { sentences, intervals, figures, tables } = DATA.comparison;
   const charts = [...intervals.map(intervalChart), ...figures.map(comparisonFigure)];
   return chapter(
-    "comparison", "Comparison", null,
+    "comparison",
+    "Comparison",
+    null,
     sentences.map((sentence) => html("p", { class: "sentence" }, sentence)),
     charts.length ? html("div", { class: "grid three" }, charts) : null,
     tables.map(comparisonTable),

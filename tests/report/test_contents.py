@@ -1,0 +1,147 @@
+"""What the page says in numbers: curves, heat maps, settings, verdicts, comparisons."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.report.page_data import data_of
+from tests.report.runs import write_run
+from turnwise.cli.report import report
+from turnwise.evaluate.comparison import compare_folders
+from turnwise.report import find_onset, write_report
+from turnwise.report.comparison import comparison_chapter
+from turnwise.report.differences import differing, flatten, group_labels
+from turnwise.report.panels import HEATS, MOST_POINTS, PANELS, curves, heat_maps
+from turnwise.report.reading import read_run
+from turnwise.report.summary import summarize_run
+
+
+def test_curves_hold_every_step_of_a_short_run() -> None:
+    rows = [{"step": step, "a": step / 3, "b": None} for step in range(1, 4)]
+    assert curves(rows, ["a", "b", "c"]) == {"step": [1, 2, 3], "columns": {"a": [0.33333, 0.66667, 1.0]}}
+
+
+def test_long_runs_are_shown_in_buckets_of_means() -> None:
+    rows = [{"step": step, "a": float(step)} for step in range(1, 2 * MOST_POINTS + 1)]
+    shown = curves(rows, ["a"])
+    assert len(shown["step"]) == MOST_POINTS
+    assert (shown["step"][0], shown["columns"]["a"][0]) == (2, 1.5)
+
+
+def test_heat_maps_are_turn_by_step_with_gaps_where_nothing_was_measured() -> None:
+    rows = [
+        {"step": 1, "turn": 0.0, "turn/entropy": 0.5},
+        {"step": 1, "turn": 2.0, "turn/entropy": 0.7},
+        {"step": 4, "turn": 0.0, "turn/entropy": None},
+        {"step": 4, "turn": 1.0, "turn/entropy": 0.9},
+    ]
+    shown = heat_maps(rows)
+    assert (shown["step"], shown["turns"]) == ([1, 4], 3)
+    assert shown["maps"] == {"turn/entropy": [[0.5, None], [None, 0.9], [0.7, None]]}
+
+
+def test_a_bucket_of_steps_does_not_hide_a_peak() -> None:
+    count = 2 * MOST_POINTS
+    rows = [{"step": step, "turn": 0, "turn/ratio_max": 99.0 if step == 8 else 1.0} for step in range(1, count + 1)]
+    (line,) = heat_maps(rows)["maps"]["turn/ratio_max"]
+    assert len(line) == MOST_POINTS
+    assert max(line) == 99.0
+
+
+def test_panels_and_heat_maps_name_metrics_that_runs_write(tmp_path: Path) -> None:
+    from turnwise.ops.diagnostics import TURN_METRICS
+
+    assert {heat.metric for heat in HEATS} <= TURN_METRICS.keys()
+    totals = {name.replace("turn/", "loss/") for name in TURN_METRICS}
+    assert {panel.metric for panel in PANELS if panel.metric.startswith("loss/")} <= totals
+
+
+def test_configs_are_compared_by_dotted_keys() -> None:
+    first = flatten({"train": {"steps": 5, "betas": [0.9, 0.95]}, "filters": [{"kind": "a"}], "sft": None, "x": {}})
+    assert first == {
+        "train.steps": "5", "train.betas": "[0.9, 0.95]", "filters.0.kind": "a", "sft": "null", "x": "{}",
+    }  # fmt: skip
+    second = flatten({"train": {"steps": 6, "betas": [0.9, 0.95]}, "filters": [{"kind": "a"}], "x": {}})
+    assert differing([first, second]) == ["train.steps", "sft"]
+
+
+def test_runs_are_grouped_by_algorithm_and_by_what_else_sets_them_apart(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / "a", algorithm="ppo", seed=0, steps=3),
+        write_run(tmp_path / "b", algorithm="ppo", seed=1, steps=3),
+        write_run(tmp_path / "c", algorithm="ppo", seed=0, steps=3, settings={"grad_clip": 0.1}),
+        write_run(tmp_path / "d", algorithm="grpo", seed=0, steps=3),
+    ]
+    labels = ["ppo · train.grad_clip=1.0", "ppo · train.grad_clip=1.0", "ppo · train.grad_clip=0.1", "grpo"]
+    assert group_labels([read_run(run) for run in runs]) == labels
+
+
+@pytest.mark.parametrize(
+    ("falls_at", "guarded", "tone", "words"),
+    [
+        (None, False, "good", "No guard incident, and no fall of success."),
+        (60, False, "bad", "The run went wrong: loss/ratio_max moved first, at step 6"),
+        (60, True, "bad", "1 guard incident, the first at step 63: ratio-tail."),
+    ],
+)
+def test_the_verdict_says_how_a_run_ended(
+    tmp_path: Path, falls_at: int | None, guarded: bool, tone: str, words: str
+) -> None:
+    run = read_run(write_run(tmp_path / "run", algorithm="ppo", steps=100, falls_at=falls_at, guarded=guarded))
+    summary = summarize_run(run, find_onset(run.metrics, run.events))
+    last = [row["rollout/success"] for row in run.metrics[-10:]]
+    assert summary["tone"] == tone
+    assert summary["final"] == pytest.approx(sum(last) / 10, rel=1e-4)
+    assert words in summary["verdict"]
+
+
+def test_a_comparison_of_runs_becomes_tables_and_intervals(tmp_path: Path) -> None:
+    folders = {
+        name: [
+            write_run(tmp_path / f"{name}-{seed}", algorithm=name, seed=seed, steps=20, falls_at=falls_at)
+            for seed in range(3)
+        ]
+        for name, falls_at in (("ppo", 1), ("st-ppo", None))
+    }
+    compare_folders(folders).save(tmp_path / "comparison.json")
+    chapter = comparison_chapter(json.loads((tmp_path / "comparison.json").read_text()))
+    reached, against = chapter["tables"]
+    assert [row[0] for row in reached["rows"]] == ["ppo", "st-ppo"]
+    assert len(reached["columns"]) == len(reached["rows"][0])
+    assert reached["rows"][1][-1] == "0 of 3"
+    assert (against["title"], len(against["rows"])) == ("Against ppo", 1)
+    assert [len(row["points"]) for row in chapter["intervals"][0]["rows"]] == [3, 3]
+
+
+def test_the_command_writes_the_report_and_says_where(tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(report)
+    run = write_run(tmp_path / "run", steps=12)
+    result = CliRunner().invoke(app, [str(run), "--output", str(tmp_path / "new" / "page.html")])
+    assert result.exit_code == 0
+    assert "open it in a browser" in result.output
+    assert data_of(tmp_path / "new" / "page.html")["runs"][0]["name"] == "run"
+
+
+@pytest.mark.parametrize("arguments", [["nowhere"], ["run", "--comparison", "nowhere.json"]])
+def test_the_command_answers_a_mistake_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    write_run(tmp_path / "run", steps=3)
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command()(report)
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert result.output.startswith("turnwise: ")
+    assert result.output.count("\n") == 1
+
+
+def test_the_same_folder_named_twice_is_shown_once(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=3)
+    assert len(data_of(write_report([run, run], tmp_path / "report.html"))["runs"]) == 1

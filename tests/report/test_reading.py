@@ -1,0 +1,86 @@
+"""Run folders that are cut off, incomplete or damaged still report."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.report.page_data import data_of
+from tests.report.runs import write_run
+from turnwise.report import write_report
+from turnwise.report.reading import read_run
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "whole", steps=30, recorded=(1, 15, 30))
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "run"))
+
+
+def cut(file: Path, by: int) -> None:
+    file.write_bytes(file.read_bytes()[:-by])
+
+
+def test_a_run_cut_off_in_the_middle_of_every_file_still_reports(run: Path, tmp_path: Path) -> None:
+    for name in ("metrics", "turns", "events", "evals"):
+        cut(run / f"{name}.jsonl", 9)
+    for file in (run / "rollouts").iterdir():
+        cut(file, file.stat().st_size // 2)
+    (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]
+    assert shown["curves"]["step"] == list(range(1, 30))
+    assert shown["summary"]["steps"] == 29
+    assert shown["summary"]["verdict"].endswith("It has not finished: 30 steps were asked for.")
+
+
+@pytest.mark.parametrize(
+    "name", ["config.yaml", "meta.json", "metrics.jsonl", "turns.jsonl", "events.jsonl", "evals.jsonl"]
+)
+def test_a_missing_file_becomes_a_sentence(run: Path, tmp_path: Path, name: str) -> None:
+    (run / name).unlink()
+    (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]
+    assert f"{name} is missing." in shown["problems"]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "meta.json", "metrics.jsonl"])
+def test_a_damaged_file_becomes_a_sentence(run: Path, tmp_path: Path, name: str) -> None:
+    (run / name).write_bytes(b"\xff\xfe{[\n: - \n")
+    (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]
+    assert any(problem.startswith(f"{name} could not be read") for problem in shown["problems"])
+
+
+def test_without_rollouts_and_checkpoints_the_page_says_what_it_cannot_show(run: Path, tmp_path: Path) -> None:
+    shutil.rmtree(run / "rollouts")
+    shutil.rmtree(run / "checkpoints")
+    (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]
+    assert shown["episodes"] == []
+    assert "No checkpoint holds a tokenizer: episodes are shown as texts, without token colours." in shown["problems"]
+
+
+def test_a_damaged_ledger_and_tokenizer_become_sentences(run: Path, tmp_path: Path) -> None:
+    (run / "rollouts" / "step_000015.jsonl.zst").write_bytes(b"not compressed at all")
+    (run / "checkpoints" / "step_000030" / "tokenizer.json").write_text('{"version": "1.0"}')
+    (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]
+    assert {episode["step"] for episode in shown["episodes"]} == {1, 30}
+    assert any("step_000015.jsonl.zst could not be read to its end" in problem for problem in shown["problems"])
+    assert any(problem.startswith("The tokenizer of step_000030 could not be read") for problem in shown["problems"])
+
+
+def test_of_a_step_that_was_written_twice_the_last_row_counts(run: Path) -> None:
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "rollout/success": 0.125}\n')
+    metrics = read_run(run).metrics
+    assert [row["step"] for row in metrics] == list(range(1, 31))
+    assert metrics[2] == {"step": 3, "rollout/success": 0.125}
+
+
+def test_a_folder_that_is_no_run_is_refused_with_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not a run folder; name a folder that `turnwise train` wrote"):
+        read_run(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="holds no run"):
+        read_run(tmp_path)
