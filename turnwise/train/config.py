@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -11,12 +11,13 @@ from turnwise.algorithm import Algorithm
 
 Mode = Literal["off", "warn", "act"]
 Schedule = Literal["constant", "linear", "cosine"]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
     """Base of all sections: frozen, and a key that does not exist is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class LoraChoice(Settings):
@@ -95,7 +96,7 @@ class Train(Settings):
     """Steps over which the learning rate rises to its value."""
     schedule: Schedule = "constant"
     """What the learning rate does after the warm-up; linear and cosine end at a tenth of it."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Share, Share] = (0.9, 0.95)
     weight_decay: float = Field(default=0.0, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
     micro_tokens: int = Field(default=16384, ge=1)
@@ -150,9 +151,15 @@ class GuardChoice(Settings):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        # YAML reads a bare off as False.
-        mode = "off" if value is False else value
+        mode = "off" if value is False else value  # YAML reads a bare off as False
         return {"mode": mode, "signals": {}} if isinstance(mode, str) else value
+
+
+    @field_validator("signals", mode="before")
+    @classmethod
+    def _keep_default(cls, value: Any) -> Any:
+        # Naming one signal must not switch off the one that acts by default; `guard: warn` does, and says so by {}.
+        return {"non-finite": "act", **value} if isinstance(value, Mapping) and value else value
 
 
 class Checkpoint(Settings):
