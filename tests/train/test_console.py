@@ -132,8 +132,8 @@ def test_quiet_says_only_start_evaluations_incidents_and_end(tmp_path):
     run_twelve_steps(screen, tmp_path / "run")
     before_curve = screen.lines[: screen.lines.index("success")]
     assert before_curve == [
-        "st-ppo on search/geo-2hop · model nano · 12 steps of 128 episodes · seed 0",
-        f"run folder {tmp_path / 'run'}",
+        "st-ppo on search/geo-2hop · model nano · 12 steps of 128 episodes",
+        f"run folder {tmp_path / 'run'} · seed 0",
         "note: the critic is new",
         "held-out at step 0: success 0.400 [0.350, 0.450], turns 3.000, 256 episodes",
         "guard  step 2  ratio-tail: largest ratio 31 after 2 → shrink, learning rate × 0.2",
@@ -152,11 +152,20 @@ def test_the_live_table_has_the_last_eight_steps_the_best_and_what_happens_now(t
             success = 0.9 if step == 2 else 0.5
             console.step(row(step, **{"rollout/success": success, "rollout/faults": 1 / 128}), guard="saw clip-surge")
         console.phase("learning")
-    frame = screen.text[screen.text.rindex("step  success") :].splitlines()
+        console.note("drawn again")  # whatever is printed goes above the table
+        frame = screen.text[screen.text.rindex("step success") :].splitlines()
     assert frame[0].split() == ["step", *LABELS, "faults"]
     assert frame[1].split()[:3] == ["best", "2", "0.900"]
     assert [line.split()[0] for line in frame[2:10]] == [str(step) for step in range(4, 12)]
     assert "learning · step 12 of 12 · 0:27 left · 11 episodes lost to faults · guard saw clip-surge" in frame[10]
+
+
+def test_the_live_table_fits_a_narrow_terminal(tmp_path):
+    screen = Screen("live", width=80)
+    run_twelve_steps(screen, tmp_path / "run")
+    last = screen.text[screen.text.rindex("step success") :].splitlines()
+    assert last[0].split() == ["step", *LABELS, "faults"]
+    assert "playing" not in last  # once the run is over nothing turns any more
 
 
 def fail_in_the_middle(console, folder):
@@ -228,7 +237,7 @@ def test_a_resumed_run_draws_its_whole_curve(tmp_path):
     screen.console.started(recipe(train={"steps": 5}), tmp_path)
     screen.console.step(row(5, **{"rollout/success": 1.0}))
     screen.console.finished({"status": "finished"})
-    assert f"run folder {tmp_path} (carries on after step 4)" in screen.lines
+    assert f"run folder {tmp_path} · seed 0 · carries on after step 4" in screen.lines
     assert " 1.0 ┤" + " " * 16 + "████" in screen.lines
     assert any(line.startswith("success   0.100 [0.050") for line in screen.lines)
 
@@ -246,8 +255,8 @@ def test_a_step_without_a_sound_episode_keeps_its_numbers_in_place(tmp_path):
 def test_numbers_that_are_missing_or_not_finite_are_a_dash(tmp_path):
     screen = Screen("plain")
     screen.console.started(recipe(), tmp_path)
-    screen.console.step({"step": 1, "rollout/success": None, "rollout/reward": float("nan"), "loss/entropy": 0.5})
-    assert "success     –  reward      –  entropy 0.500" in screen.lines[-1]
+    screen.console.step({"step": 1, "rollout/success": None, "rollout/reward": float("nan"), "loss/sampler_kl": -1e-9})
+    assert "success     –  reward      –  KL 0.0000" in screen.lines[-1]
 
 
 @pytest.mark.parametrize("form", ["plain", "live", "quiet"])

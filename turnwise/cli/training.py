@@ -183,8 +183,7 @@ def _screen(folder: Path, quiet: bool | None) -> Iterator[RunConsole]:
         with RunConsole(form=form, out=console()) as screen:
             yield screen
     except KeyboardInterrupt:
-        run = shlex.quote(str(folder))
-        typer.echo(
-            f"turnwise: stopped at once; carry on from the last checkpoint with: turnwise resume {run}", err=True
-        )
+        is_saved = (folder / "meta.json").is_file()
+        then = f"carry on with: turnwise resume {shlex.quote(str(folder))}" if is_saved else "nothing was written"
+        typer.echo(f"turnwise: stopped at once; {then}", err=True)
         raise typer.Exit(EXIT_CODES["interrupted"]) from None

@@ -72,8 +72,8 @@ class RunConsole:
             clock=self._clock,
         )
         self._print(views.title(recipe))
-        after = f" (carries on after step {self._progress.step})" if rows else ""
-        self._print(Text(f"run folder {printable(str(folder))}{after}"))
+        after = f" · carries on after step {self._progress.step}" if rows else ""
+        self._print(Text(f"run folder {printable(str(folder))} · seed {recipe.seed}{after}"))
         for warning in warnings:
             self._print(Text(f"note: {printable(warning)}", "yellow"))
         self._start_live()
@@ -151,6 +151,7 @@ class RunConsole:
 
     def _stop_live(self) -> None:
         if self._live is not None:
+            self._live.update(self._table())  # nothing turns any more
             self._live.stop()
             self._live = None
 
@@ -158,5 +159,7 @@ class RunConsole:
         """Build the view when something has changed; between changes only the spinner turns."""
         if self._live is not None:
             self._spinner.update(text=views.status_line(self._progress, self._phase, self._guard))
-            table = [views.step_table(self._progress)] if self._progress.rows else []
-            self._live.update(Group(*table, self._spinner))
+            self._live.update(Group(self._table(), self._spinner))
+
+    def _table(self) -> RenderableType:
+        return views.step_table(self._progress) if self._progress.rows else Group()

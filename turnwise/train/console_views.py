@@ -36,22 +36,22 @@ class Measure:
 
 
 PLAYED = (
-    Measure(label="success", metric="rollout/success", form=".3f"),
-    Measure(label="reward", metric="rollout/reward", form=".3f", width=6),
+    Measure(label="success", metric="rollout/success", form="z.3f"),
+    Measure(label="reward", metric="rollout/reward", form="z.3f", width=6),
     Measure(label="turns", metric="rollout/turns", form=".2f"),
-    Measure(label="clip", metric="loss/clip_fraction", form=".3f"),
-    Measure(label="KL", metric="loss/sampler_kl", form=".4f", width=6),
-    Measure(label="KL ref", metric="loss/reference_kl", form=".4f", width=6),
-    Measure(label="entropy", metric="loss/entropy", form=".3f"),
+    Measure(label="clip", metric="loss/clip_fraction", form="z.3f"),
+    Measure(label="KL", metric="loss/sampler_kl", form="z.4f", width=6),
+    Measure(label="KL ref", metric="loss/reference_kl", form="z.4f", width=6),
+    Measure(label="entropy", metric="loss/entropy", form="z.3f"),
     Measure(label="tokens/s", metric="time/tokens_per_second", form=",.0f", width=7),
     Measure(label="seconds", metric="time/step", form=".1f"),
 )
 """Of a step in which episodes were played."""
 
 IMITATED = (
-    Measure(label="loss", metric="loss/policy", form=".4f", width=6),
-    Measure(label="gradient", metric="train/gradient_norm", form=".3f"),
-    Measure(label="entropy", metric="loss/entropy", form=".3f"),
+    Measure(label="loss", metric="loss/policy", form="z.4f", width=6),
+    Measure(label="gradient", metric="train/gradient_norm", form="z.3f"),
+    Measure(label="entropy", metric="loss/entropy", form="z.3f"),
     Measure(label="tokens/s", metric="time/tokens_per_second", form=",.0f", width=7),
     Measure(label="seconds", metric="time/step", form=".1f"),
 )
@@ -68,7 +68,9 @@ def step_table(progress: Progress) -> Table:
     """The last steps and the best one."""
     rows, best = progress.rows[-SHOWN:], progress.best
     measures = measures_of(progress)
-    table = Table("step", *(measure.label for measure in measures), "faults", box=None, pad_edge=False)
+    table = Table(
+        "step", *(measure.label for measure in measures), "faults", box=None, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for column in table.columns:
         column.justify = "right"
     if best is not None and len(progress.rows) > 1:
@@ -108,7 +110,7 @@ def title(recipe: Recipe) -> Text:
     if recipe.sft is not None and recipe.algorithm.name == IMITATION.name:
         size = counted(recipe.sft.batch, "demonstration")
     steps = counted(recipe.train.steps, "step")
-    return text.append(f" · model {printable(recipe.model.name)} · {steps} of {size} · seed {recipe.seed}")
+    return text.append(f" · model {printable(recipe.model.name)} · {steps} of {size}")
 
 
 def incident_line(incident: Incident) -> Text:
