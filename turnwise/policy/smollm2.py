@@ -15,13 +15,14 @@ _CONVERSION = "1"  # part of the folder's name: raise it when the converted file
 
 def smollm2_folder() -> Path:
     """SmolLM2-135M-Instruct in transformers' layout (bf16), converted into the cache on first use."""
-    folder = _cache() / f"{SMOLLM2}-{_CONVERSION}"
+    folder = cache_folder() / f"{SMOLLM2}-{_CONVERSION}"
     if not folder.exists():
         _convert_into(folder, _gguf_file())
     return folder
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Where models are made: `TURNWISE_CACHE`, or the user's own cache."""
     return Path(os.environ.get("TURNWISE_CACHE") or Path.home() / ".cache" / "turnwise")
 
 

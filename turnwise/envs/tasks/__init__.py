@@ -1,8 +1,17 @@
-"""Registrations of the single-question tasks."""
+"""Registrations of the tasks: single questions, and key lookup."""
 
 from turnwise.envs.registry import EnvSpec
 
 SPECS: tuple[EnvSpec, ...] = (
+    *(
+        EnvSpec(
+            id=f"lookup/{name}",
+            entry_point="turnwise.envs.tasks.lookup:Lookup",
+            summary="Follow a chain of keys through a hidden table.",
+            kwargs={"hops": hops},
+        )
+        for name, hops in {"2hop": (2,), "3hop": (3,), "mixed": (2, 3)}.items()
+    ),
     EnvSpec(
         id="math/arithmetic",
         entry_point="turnwise.envs.tasks.arithmetic:Arithmetic",

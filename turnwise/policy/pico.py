@@ -1,0 +1,97 @@
+"""The pico model: a Llama of some 50,000 parameters with a word for every token, for studies that need hundreds of runs.
+
+It knows the words of `lookup/…` and nothing else; it is not shipped but made from a seed, in a second, and has learnt
+nothing. `pico` is seed 0 and `pico-7` is seed 7.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from turnwise.policy.rendering_templates import NANO
+from turnwise.policy.smollm2 import cache_folder
+
+_VERSION = "1"  # part of the folder's name: raise it when the model that a seed makes changes
+_NAME = re.compile(r"pico(?:-(\d+))?")
+_MARKERS = ("<|pad|>", "<|user|>", "<|agent|>", "<|end|>")
+_UNKNOWN = "?"
+WORDS = (*"abcdefgh", "get", "answer", "error", "right", "wrong", "hops", "from", *"1234")
+"""All that the model can say or read; any other word reads as a question mark."""
+_BLANK = "▁"  # stands before every word, so that words need no other sign between them
+CONTEXT = 96
+
+
+def pico_seed(name: str) -> int | None:
+    """The seed in a model's name: 0 for `pico`, 7 for `pico-7`, None for other models."""
+    found = _NAME.fullmatch(name)
+    return None if found is None else int(found[1] or 0)
+
+
+def pico_folder(seed: int) -> Path:
+    """The model of a seed as a folder that `from_pretrained` takes, made in the cache on first use."""
+    folder = cache_folder() / f"pico-{seed}-{_VERSION}"
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+        try:
+            build_model(seed).save_pretrained(draft)
+            build_tokenizer().save_pretrained(draft)
+            draft.rename(folder)
+        except OSError:
+            if not folder.exists():  # else another process was faster, and its copy is the same
+                raise
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return folder
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """One token for each of the words, and the chat markers."""
+    vocabulary = [*_MARKERS, *(_BLANK + word for word in (_UNKNOWN, *WORDS))]
+    core = Tokenizer(
+        models.WordLevel({token: id for id, token in enumerate(vocabulary)}, unk_token=_BLANK + _UNKNOWN)
+    )
+    core.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_BLANK, prepend_scheme="always", split=True)
+    core.decoder = decoders.Sequence(
+        [decoders.Replace(_BLANK, " "), decoders.Fuse(), decoders.Replace(Regex(r"(?:\A|(?<=\|>)) "), "")]
+    )
+    core.add_special_tokens([AddedToken(marker, normalized=False, special=True) for marker in _MARKERS])
+    pad, user, agent, end = _MARKERS
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        pad_token=pad,
+        eos_token=end,
+        unk_token=_BLANK + _UNKNOWN,
+        additional_special_tokens=[user, agent],
+        clean_up_tokenization_spaces=False,
+        chat_template=NANO,
+    )
+
+
+def build_model(seed: int) -> LlamaForCausalLM:
+    """A model with random weights that depend on the seed alone."""
+    config = LlamaConfig(
+        vocab_size=len(_MARKERS) + 1 + len(WORDS),
+        hidden_size=48,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=CONTEXT,
+        rope_theta=100.0,
+        initializer_range=0.1,
+        tie_word_embeddings=False,
+        pad_token_id=_MARKERS.index("<|pad|>"),
+        bos_token_id=None,
+        eos_token_id=_MARKERS.index("<|end|>"),
+    )
+    with torch.random.fork_rng(devices=[]):  # transformers draws initial weights from the global generator
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config)
