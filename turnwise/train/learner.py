@@ -237,7 +237,7 @@ def _badness(norm: float) -> tuple[bool, float]:
 
 def _numbers(loss: Loss) -> dict[str, float]:
     numbers = {"total": float(loss.total.detach()), "policy": float(loss.policy)}
-    numbers |= {name: float(penalty) for name, penalty in loss.regularizers.items()}
+    numbers |= {f"{kind}_term": float(penalty) for kind, penalty in loss.regularizers.items()}
     return numbers if loss.value is None else {**numbers, "value": float(loss.value)}
 
 
