@@ -54,12 +54,18 @@ def test_a_damaged_file_becomes_a_sentence(run: Path, tmp_path: Path, name: str)
     assert any(problem.startswith(f"{name} could not be read") for problem in shown["problems"])
 
 
-def test_without_rollouts_and_checkpoints_the_page_says_what_it_cannot_show(run: Path, tmp_path: Path) -> None:
+def test_a_run_without_checkpoints_shows_texts_and_says_why(run: Path, tmp_path: Path) -> None:
+    shutil.rmtree(run / "checkpoints")
+    (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]
+    assert shown["episodes"][0]["turns"][0]["action"] == "search: town Mahis country"
+    assert shown["problems"] == ["No checkpoint holds a tokenizer: episodes are shown as texts, without token colours."]
+
+
+def test_a_run_that_recorded_no_episodes_needs_no_tokenizer(run: Path, tmp_path: Path) -> None:
     shutil.rmtree(run / "rollouts")
     shutil.rmtree(run / "checkpoints")
     (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]
-    assert shown["episodes"] == []
-    assert "No checkpoint holds a tokenizer: episodes are shown as texts, without token colours." in shown["problems"]
+    assert (shown["episodes"], shown["problems"]) == ([], [])
 
 
 def test_a_damaged_ledger_and_tokenizer_become_sentences(run: Path, tmp_path: Path) -> None:

@@ -32,10 +32,11 @@ class Sample:
 
 def sample_episodes(run: RunData, sample: Sample, *, budget: float, near: int | None = None) -> dict[str, Any]:
     """Episodes of the chosen steps (and of the step nearest to `near`), with the texts of their tokens."""
-    tokenizer = _load_tokenizer(run)
+    steps = choose_steps(run.steps_with("step"), run.steps_with("tokens"), sample.steps, near)
+    tokenizer = _load_tokenizer(run) if steps else None
     episodes: list[Row] = []
     spent = 0
-    for step in choose_steps(run.steps_with("step"), run.steps_with("tokens"), sample.steps, near):
+    for step in steps:
         details = {str(row.get("id")): row for row in _token_rows(run, step)}
         for row in choose_rows(run.recorded("step", step), sample.episodes):
             episode = _episode(row, step, details.get(str(row.get("id"))), sample, with_texts=tokenizer is None)

@@ -117,7 +117,7 @@ PANELS = (
         metric="rollout/success",
         chapter="Outcome",
         title="Success",
-        note="Share of training episodes that succeeded; diamonds are held-out evaluations with 95 % intervals",
+        note="Share of training episodes that succeeded; diamonds: evaluations on held-out tasks",
         evaluation="eval/success",
         share=True,
     ),

@@ -51,7 +51,8 @@ def _held_out(evaluation: Row | None) -> str:
         return ""
     low, high = evaluation["eval/success_low"], evaluation["eval/success_high"]
     interval = f" (95 % interval {low:.2f} to {high:.2f})" if low is not None and high is not None else ""
-    return f"Held-out success {evaluation['eval/success']:.2f}{interval} at step {evaluation['step']}."
+    before = "" if evaluation["before"] is None else f", {evaluation['before']:.2f} before training"
+    return f"Held-out success {evaluation['eval/success']:.2f}{interval} at step {evaluation['step']}{before}."
 
 
 def _health(run: RunData, onset: Onset | None) -> str:
@@ -90,4 +91,8 @@ def _planned(run: RunData) -> int | None:
 
 def _last_evaluation(run: RunData) -> Row | None:
     rows = [row for row in run.evals if is_number(row.get("eval/success"))]
-    return {"step": rows[-1]["step"], **{name: rounded(rows[-1].get(name)) for name in EVALUATED}} if rows else None
+    if not rows:
+        return None
+    first, last = rows[0], rows[-1]
+    before = first["eval/success"] if first["step"] == 0 and len(rows) > 1 else None
+    return {"step": last["step"], "before": rounded(before), **{name: rounded(last.get(name)) for name in EVALUATED}}

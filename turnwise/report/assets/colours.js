@@ -48,8 +48,10 @@ function quantile(sorted, share) {
 
 // From values to shares of a ramp: {share, low, high, stops}. The outer 1 % at each end shares the end's colour.
 function colourScale(values, { scale = "linear", centre = null }) {
-  const warp = scale === "log" ? (value) => Math.log(Math.max(value, 1e-9)) : (value) => value;
-  const back = scale === "log" ? Math.exp : (value) => value;
+  const least = values.reduce((low, value) => (value > 0 && value < low ? value : low), Infinity);
+  const log = scale === "log" && least < Infinity; // zeros take the colour of the smallest number above them
+  const warp = log ? (value) => Math.log(Math.max(value, least)) : (value) => value;
+  const back = log ? Math.exp : (value) => value;
   const sorted = values
     .filter(isNumber)
     .map(warp)

@@ -97,92 +97,94 @@ function readout(lines, at, xLabel) {
   return [html("span", {}, `${xLabel} ${show(at)}`), html("ul", {}, rows)];
 }
 
+const STRIDES = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
+
+// Calls `move(place)` for the pointed place, also with the keyboard, and `move(null)` when nothing is pointed at.
+function follow(canvas, x, places, move) {
+  let current = 0;
+  const go = (place) => {
+    current = clamp(place, 0, places.length - 1);
+    move(places[current]);
+  };
+  const pointed = (event) => {
+    const box = canvas.getBoundingClientRect();
+    go(nearest(places, x.value(((event.clientX - box.left) / box.width) * FRAME.width)));
+  };
+  const pressed = (event) => {
+    if (!(event.key in STRIDES)) return;
+    event.preventDefault();
+    go(current + STRIDES[event.key]);
+  };
+  const leave = () => move(null);
+  fill(canvas, { tabindex: 0, onpointermove: pointed, onpointerleave: leave, onkeydown: pressed, onblur: leave }, []);
+}
+
 function track(canvas, x, lines, xLabel, shared) {
-  const { width, height, top, bottom } = FRAME;
-  const line = svg("line", { class: "cursor", y1: top, y2: height - bottom, visibility: "hidden" });
+  const line = svg("line", { class: "cursor", y1: FRAME.top, y2: FRAME.height - FRAME.bottom, visibility: "hidden" });
   const tip = html("div", { class: "tip", hidden: true });
-  const places = [...new Set(lines.flatMap((item) => item.x))].sort((a, b) => a - b);
-  let current = null;
   const point = (at) => {
-    current = at;
     line.setAttribute("visibility", at === null ? "hidden" : "visible");
     if (at !== null) for (const end of ["x1", "x2"]) line.setAttribute(end, x.place(clamp(at, x.low, x.high)));
   };
   const move = (at) => {
-    (shared ? (value) => cursor.set(value) : point)(at);
+    if (shared) cursor.set(at);
+    else point(at);
     tip.hidden = at === null;
     if (at === null) return;
     tip.replaceChildren(...readout(lines, at, xLabel));
-    tip.classList.toggle("left", x.place(at) > width / 2);
-  };
-  const pointed = (event) => {
-    const box = canvas.getBoundingClientRect();
-    move(places[nearest(places, x.value(((event.clientX - box.left) / box.width) * width))]);
-  };
-  const keys = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
-  const pressed = (event) => {
-    if (!(event.key in keys)) return;
-    event.preventDefault();
-    const start = current === null ? 0 : nearest(places, current);
-    move(places[clamp(start + keys[event.key], 0, places.length - 1)]);
+    tip.classList.toggle("left", x.place(at) > FRAME.width / 2);
   };
   canvas.append(line);
-  fill(
+  follow(
     canvas,
-    {
-      tabindex: 0,
-      onpointermove: pointed,
-      onpointerleave: () => move(null),
-      onkeydown: pressed,
-      onblur: () => move(null),
-    },
-    [],
+    x,
+    [...new Set(lines.flatMap((item) => item.x))].sort((a, b) => a - b),
+    move,
   );
   return { tip, point };
 }
 
+// Both axes, or null where there is nothing to show. Evaluations may lie before the first step.
+function chartAxes({ lines, log, logX = false, share = false }) {
+  const places = lines
+    .flatMap((line) => [...line.x, ...(line.marks || []).map((mark) => mark.x)])
+    .sort((a, b) => a - b);
+  const values = chartNumbers(lines);
+  const logY = log && values.some((value) => value > 0); // a metric that is zero throughout has no logarithm
+  const yRange = extent(values, { log: logY, share });
+  const xRange = logX ? extent(places, { log: true }) : [places[0], places[places.length - 1]];
+  if (!places.length || !xRange || !yRange) return null;
+  const { width, height, left, right, top, bottom } = FRAME;
+  return {
+    x: axis(xRange[0], xRange[1] > xRange[0] ? xRange[1] : xRange[0] + 1, left, width - right, logX),
+    y: axis(yRange[0], yRange[1], height - bottom, top, logY),
+  };
+}
+
+function drawChart({ title, lines, flags = [], xLabel = "step" }, { x, y }) {
+  const ends = readings(lines, x.high).map(([line, text]) => `${line.name} ${text}`);
+  const seen = flags.filter((flag) => flag.x >= x.low && flag.x <= x.high);
+  return svg(
+    "svg",
+    {
+      viewBox: `0 0 ${FRAME.width} ${FRAME.height + (xLabel === "step" ? 0 : 12)}`,
+      role: "img",
+      "aria-label": `${title}; at ${xLabel} ${show(x.high)}: ${ends.join(", ")}`,
+    },
+    drawAxes(x, y, xLabel),
+    lines.map((line, place) => drawSeries(x, y, line, 3 * (place - (lines.length - 1) / 2))),
+    seen.map((flag) => drawFlag(x, flag, lines.length === 1 && flags.length === 1)),
+  );
+}
+
 // A figure: {title, note, lines: [{name, colour, x, y, low, high, faint, marks}], flags, xLabel, log, logX, share, shared}.
 function lineChart(options) {
-  const {
-    title,
-    note,
-    lines,
-    flags = [],
-    xLabel = "step",
-    log = false,
-    logX = false,
-    share = false,
-    shared = false,
-  } = options;
-  const xRange = extent(
-    lines.flatMap((line) => line.x),
-    { log: logX },
-  );
-  const yRange = extent(chartNumbers(lines), { log, share });
+  const { title, note, lines, xLabel = "step", shared = false } = options;
   const caption = html("figcaption", {}, html("h4", {}, title), note ? html("p", {}, note) : null);
-  if (!xRange || !yRange)
-    return html("figure", { class: "card" }, caption, html("p", { class: "none" }, "No data to show."));
-  const steps = lines.flatMap((line) => line.x);
-  const [first, last] = logX ? xRange : [Math.min(...steps), Math.max(...steps)];
-  const { width, height, left, right, top, bottom } = FRAME;
-  const x = axis(first, last > first ? last : first + 1, left, width - right, logX);
-  const y = axis(yRange[0], yRange[1], height - bottom, top, log);
-  const summary = readings(lines, last)
-    .map(([line, text]) => `${line.name} ${text}`)
-    .join(", ");
-  const canvas = svg("svg", {
-    viewBox: `0 0 ${width} ${height + (xLabel === "step" ? 0 : 12)}`,
-    role: "img",
-    "aria-label": `${title}; at ${xLabel} ${show(last)}: ${summary}`,
-  });
-  canvas.append(
-    ...drawAxes(x, y, xLabel),
-    ...lines.map((line, place) => drawSeries(x, y, line, 3 * (place - (lines.length - 1) / 2))),
-    ...flags
-      .filter((flag) => flag.x >= x.low && flag.x <= x.high)
-      .map((flag) => drawFlag(x, flag, lines.length === 1 && flags.length === 1)),
-  );
-  const { tip, point } = track(canvas, x, lines, xLabel, shared);
+  const axes = chartAxes(options);
+  if (!axes) return html("figure", { class: "card" }, caption, html("p", { class: "none" }, "No data to show."));
+  const canvas = drawChart(options, axes);
+  const { tip, point } = track(canvas, axes.x, lines, xLabel, shared);
   if (shared) cursor.listen(canvas, point);
   return html("figure", { class: "card" }, caption, html("div", { class: "plot" }, canvas, tip));
 }

@@ -66,11 +66,19 @@ function overallVerdict() {
   );
 }
 
+// Each problem once, with the runs that have it.
+function allProblems() {
+  const owners = new Map();
+  for (const run of DATA.runs) {
+    for (const text of run.problems) owners.set(text, [...(owners.get(text) || []), run.name]);
+  }
+  const named = (names) => (names.length > 4 ? `${names.length} runs` : names.join(", "));
+  return [...owners].map(([text, names]) => (DATA.runs.length > 1 ? `${named(names)}: ${text}` : text));
+}
+
 function drawHead() {
   document.title = `${headline()} · Turnwise report`;
-  const problems = DATA.runs.flatMap((run) =>
-    run.problems.map((text) => (DATA.runs.length > 1 ? `${run.name}: ${text}` : text)),
-  );
+  const problems = allProblems();
   const verdicts = DATA.runs.length <= 3 ? DATA.runs.map(verdictLine) : [overallVerdict()];
   document.getElementById("head").append(
     html("p", { class: "brand" }, "Turnwise report"),
@@ -135,7 +143,7 @@ function bandWords() {
   const lines = SEEDS
     ? "Lines are means over the seeds of a group, with a band over them."
     : "Bold: running mean; faint: every step.";
-  return `${lines} ${marks} where a run started to go wrong; the microscope says how that is found.`;
+  return `${lines} ${marks} where a run started to go wrong; diamonds are evaluations with ${SEEDS ? "the band over seeds" : "95 % intervals"}.`;
 }
 
 function otherFigures() {
