@@ -152,7 +152,6 @@ def test_the_live_table_has_the_last_eight_steps_the_best_and_what_happens_now(t
             success = 0.9 if step == 2 else 0.5
             console.step(row(step, **{"rollout/success": success, "rollout/faults": 1 / 128}), guard="saw clip-surge")
         console.phase("learning")
-        console.note("drawn again")  # whatever is printed goes above the table
         frame = screen.text[screen.text.rindex("step success") :].splitlines()
     assert frame[0].split() == ["step", *LABELS, "faults"]
     assert frame[1].split()[:3] == ["best", "2", "0.900"]

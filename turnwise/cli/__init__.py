@@ -42,6 +42,8 @@ COMMANDS = {
     "algorithms": catalog.algorithms,
     "explain": catalog.explain_command,
     "make-nano": catalog.make_nano_command,
+    "verify": inspection.verify,
+    "replay": inspection.replay,
     "doctor": inspection.doctor,
 }
 """Every command, in the order in which `turnwise --help` shows them."""

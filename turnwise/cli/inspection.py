@@ -1,13 +1,29 @@
-"""Commands that look without training: is this machine fit?"""
+"""Commands that look without training: is this machine fit, and is a run what its records say?"""
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Column, Table
+from rich.text import Text
 
-from turnwise.cli.common import console, findings_table
+from turnwise.cli.common import console, findings_table, one_message
+from turnwise.untrusted import printable
+
+if TYPE_CHECKING:
+    from turnwise.train.replay import Replayed
+    from turnwise.train.replay_episode import ReplayedEpisode
+    from turnwise.train.verify import StepCheck
+
+Run = Annotated[Path, typer.Argument(help="The folder of a run; RUN/sft for its imitation stage.")]
+_COLOURS = {"pass": "green", "note": "yellow", "defect": "bold red"}
+_SHOWN = 72
+"""Characters of an action in a table."""
 
 
 def doctor(
@@ -22,3 +38,126 @@ def doctor(
     console().print(findings_table(findings))
     typer.echo(f"{len(defects)} to repair: {', '.join(each.check for each in defects)}" if defects else "fit to train")
     raise typer.Exit(1 if defects else 0)
+
+
+def verify(
+    run: Run,
+    steps: Annotated[str | None, typer.Option(help="Only these steps, such as 3,7.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the last so many recorded steps.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check a run's saved trajectories: prefixes, masks, staleness, log-probs; exit code 1 when there are defects."""
+    with one_message():
+        chosen = _parse_steps(steps)
+        if chosen and last is not None:
+            raise ValueError("--steps and --last choose the same thing; give one of them")
+        from turnwise.train.verify import verify_run
+
+        with console().status("loading"):
+            remaining = verify_run(run, steps=chosen, last=last)
+        with console().status("checking"):
+            checks = list(remaining)
+    if as_json:
+        typer.echo(json.dumps([check.as_row() for check in checks]))
+    else:
+        _show_checks(checks)
+    raise typer.Exit(0 if all(check.ok for check in checks) else 1)
+
+
+def replay(
+    run: Run,
+    step: Annotated[int, typer.Option(min=1, help="Which recorded step.")],
+    episode: Annotated[
+        str | None, typer.Option(metavar="ID", help="Play this episode of the step again, such as step-3/task-7/0.")
+    ] = None,
+) -> None:
+    """Learn a recorded step again and compare its numbers, or play an episode again; exit code 1 when they differ."""
+    with one_message():
+        if episode is not None:
+            from turnwise.train.replay_episode import replay_episode
+
+            outcome = replay_episode(run, step, episode)
+            _show_episode(outcome)
+        else:
+            from turnwise.train.replay import replay_step
+
+            with console().status("loading") as status:
+                outcome = replay_step(run, step, note=status.update)
+            _show_step(outcome)
+    console().print(Text(printable(outcome.conclusion), "green" if outcome.same else "bold red"))
+    raise typer.Exit(0 if outcome.same else 1)
+
+
+def _parse_steps(steps: str | None) -> list[int]:
+    if steps is None:
+        return []
+    try:
+        return [int(step) for step in steps.split(",")]
+    except ValueError:
+        raise ValueError(f"cannot read --steps {steps!r}; give numbers with commas, such as 3,7") from None
+
+
+def _show_checks(checks: Sequence[StepCheck]) -> None:
+    from turnwise.train.verify import CHECKS
+
+    numbers = [Column(name, justify="right") for name in ("step", "episodes", "tokens", "mean gap", "worst")]
+    table = Table(*numbers[:3], *CHECKS, *numbers[3:], box=None, pad_edge=False)
+    for check in checks:
+        verdicts = {finding.check: finding.verdict for finding in check.findings}
+        shown = (Text(verdicts[name], _COLOURS[verdicts[name]]) if name in verdicts else Text("") for name in CHECKS)
+        gap = ("", "") if check.gap is None else (f"{check.gap.mean:.1e}", f"{check.gap.worst:.1e}")
+        table.add_row(str(check.step), str(check.episodes), str(check.tokens), *shown, *gap)
+    console().print(table)
+    _show_remarks(checks)
+    bad = sum(not check.ok for check in checks)
+    many = f"{len(checks)} step{'s' * (len(checks) > 1)} checked"
+    console().print(
+        Text(f"{many}: {bad} with defects" if bad else f"{many}: no defect", "bold red" if bad else "green")
+    )
+
+
+def _show_remarks(checks: Sequence[StepCheck]) -> None:
+    """Every defect and every note once, with the steps that have it."""
+    steps: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for check in checks:
+        for finding in check.findings:
+            if finding.verdict != "pass":
+                steps[finding.verdict, finding.check, finding.text].append(str(check.step))
+    for (verdict, name, text), where in steps.items():
+        console().print(Text(f"{verdict}, step {', '.join(where)}, {name}: {printable(text)}", _COLOURS[verdict]))
+
+
+def _show_step(outcome: Replayed) -> None:
+    numbers = [Column(name, justify="right") for name in ("recorded", "replayed")]
+    table = Table("metric", *numbers, "", box=None, pad_edge=False)
+    for number in outcome.numbers:
+        verdict = Text("equal", "green") if number.same else Text(f"differs by {number.difference:.2g}", "bold red")
+        table.add_row(number.name, _exactly(number.recorded), _exactly(number.replayed), verdict)
+    console().print(table)
+    if not outcome.same:
+        for circumstance in outcome.circumstances:
+            console().print(Text(f"note: {circumstance}", "yellow"))
+
+
+def _exactly(number: float | None) -> str:
+    return "none" if number is None else repr(number)
+
+
+def _show_episode(outcome: ReplayedEpisode) -> None:
+    seats = len({moment.seat for moment in outcome.moments}) > 1
+    table = Table("turn", "action", "observation", "reward", box=None, pad_edge=False)
+    for moment in outcome.moments:
+        place = f"{moment.seat}, {moment.place}" if seats else moment.place
+        action = " ".join(printable(moment.action).split())
+        shown = action if len(action) <= _SHOWN else f"{action[: _SHOWN - 1]}…"
+        table.add_row(Text(place), Text(shown), _same(moment.same_observation), _same(moment.same_outcome))
+    console().print(table)
+    for moment in outcome.moments:
+        if not (moment.same_observation and moment.same_outcome):
+            console().print(Text(f"{moment.seat}, {moment.place}, recorded: {printable(repr(moment.recorded))}"))
+            console().print(Text(f"{moment.seat}, {moment.place}, replayed: {printable(repr(moment.replayed))}"))
+            break  # what comes after the first difference follows from it
+
+
+def _same(same: bool) -> Text:
+    return Text("same", "green") if same else Text("differs", "bold red")

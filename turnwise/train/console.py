@@ -159,7 +159,7 @@ class RunConsole:
         """Build the view when something has changed; between changes only the spinner turns."""
         if self._live is not None:
             self._spinner.update(text=views.status_line(self._progress, self._phase, self._guard))
-            self._live.update(Group(self._table(), self._spinner))
+            self._live.update(Group(self._table(), self._spinner), refresh=True)
 
     def _table(self) -> RenderableType:
         return views.step_table(self._progress) if self._progress.rows else Group()
