@@ -95,6 +95,18 @@ def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: C
     )
 
 
+def token_ratios(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> tuple[Tensor, Tensor]:
+    """The ratio of every token as the row takes it, and where its surrogate clips; (1, False) on environment tokens.
+
+    For looking at a batch; the loss itself comes from `compute_loss`.
+    """
+    scores = Scores(logprob_T=logprob_T)
+    _check_scores(batch, scores)
+    with torch.no_grad():
+        ratio_T, terms = _surrogate(row, batch, _on_sampled(batch, scores).logprob_T)
+    return torch.where(batch.sampled_T, ratio_T, 1.0), terms.clipped_T & batch.sampled_T
+
+
 def make_scale(row: Algorithm) -> ClipBiasScale | None:
     """The row's step scale: stateful, one per run; None when steps are taken as they are."""
     return _call("scale", row.scale)

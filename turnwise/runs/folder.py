@@ -92,11 +92,17 @@ class RunFolder:
         """Where the trajectories of a step lie."""
         return self.path / "rollouts" / f"step_{step:06d}.jsonl.zst"
 
+    def tokens_file(self, step: int) -> Path:
+        """Where it lies what a step did to every sampled token."""
+        return self.path / "rollouts" / f"tokens_{step:06d}.jsonl.zst"
+
     def rollout_steps(self) -> list[int]:
         """Steps whose trajectories were written, oldest first."""
-        paths = (self.path / "rollouts").glob("*")
-        names = (re.fullmatch(r"step_(\d{6,})\.jsonl\.zst", path.name) for path in paths)
-        return sorted(int(name[1]) for name in names if name)
+        return self._steps_of("step")
+
+    def token_steps(self) -> list[int]:
+        """Steps of which it was written what they did to every token, oldest first."""
+        return self._steps_of("tokens")
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each journal, on the disk by now: a checkpoint keeps them, so that a resumed run can go back."""
@@ -114,10 +120,17 @@ class RunFolder:
                 self.checkpoints.remove(later)
             for later in (each for each in self.rollout_steps() if each > step):
                 self.rollouts_file(later).unlink()
+            for later in (each for each in self.token_steps() if each > step):
+                self.tokens_file(later).unlink()
             for draft in (self.path / "rollouts").glob(f"*{DRAFT}"):
                 draft.unlink()
         for name, journal in self.journals.items():
             journal.truncate(sizes[name])
+
+    def _steps_of(self, kind: str) -> list[int]:
+        paths = (self.path / "rollouts").glob("*")
+        names = (re.fullmatch(rf"{kind}_(\d{{6,}})\.jsonl\.zst", path.name) for path in paths)
+        return sorted(int(name[1]) for name in names if name)
 
 
 def _refuse_content(path: Path) -> None:
