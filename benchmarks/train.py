@@ -1,0 +1,250 @@
+"""Training speed, measured in one run: `python benchmarks/train.py`; `--trl PYTHON` names an interpreter that has trl.
+
+(a) What a step costs besides model math and environments, on the shipped nano model and `search/geo-2hop`.
+(b) Episodes per second against TRL's GRPOTrainer on the same task: same weights, questions, group size, episodes and
+    optimiser steps, token limits, precision and threads. What the episodes were like is printed, so that it can be seen
+    that both do the same work.
+(c) The same when every search takes 0.2 s.
+
+Each side runs in a process of its own and is measured after a warm-up step; seconds are medians over steps. CPU seconds
+stand beside wall seconds: on a machine that is busy with other things they are the steadier measure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from turnwise.envs import Env, make, register
+from turnwise.envs.search.protocol import parse
+
+TASK, SLOW_TASK, MODEL = "search/geo-2hop", "benchmark/slow-search", "nano"
+SEARCHES = 3
+"""What the task allows; the turn after the last one must answer."""
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What both sides are told."""
+
+    tool_seconds: float = 0.0
+    """How long a search takes."""
+    steps: int = 4
+    """Measured steps; one more comes before them."""
+    episodes: int = 128
+    group: int = 8
+    max_tokens: int = 48
+    """Of one turn."""
+    learning_rate: float = 1e-4
+    threads: int = 1
+    seed: int = 0
+
+    def make_env(self) -> Env:
+        """The environment, with a slow tool if there is one."""
+        return SlowSearch(seconds=self.tool_seconds) if self.tool_seconds else make(TASK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a side did: seconds of each step, and what its episodes were like on average."""
+
+    wall: list[float]
+    cpu: list[float]
+    turns: float
+    tokens: float
+    success: float
+    outside: float | None = None
+    """Share of wall time neither in model math nor in environments, where known."""
+
+    @property
+    def seconds(self) -> float:
+        return median(self.wall)
+
+
+class SlowSearch(Env):
+    """The search task behind a tool that takes its time."""
+
+    execution = "thread"
+
+    def __init__(self, *, seconds: float, split: str = "train") -> None:
+        super().__init__(split=split)
+        self.env: Any = make(TASK, split=split)
+        self.seconds = seconds
+
+    def reset(self, seed=None, task=None):
+        """Ask."""
+        return self.env.reset(seed=seed, task=task)
+
+    def step(self, action):
+        """Wait if it is a search: an answer calls no tool."""
+        parsed = parse(action)
+        if parsed is not None and parsed.kind == "search":
+            time.sleep(self.seconds)
+        return self.env.step(action)
+
+
+class Clock:
+    """Wall and CPU seconds between ticks."""
+
+    def __init__(self) -> None:
+        self._ticks: list[tuple[float, float]] = []
+
+    def tick(self) -> None:
+        """A step is over."""
+        self._ticks.append((time.perf_counter(), time.process_time()))
+
+    def seconds(self) -> tuple[list[float], list[float]]:
+        """Wall and CPU seconds of every step but the first, which warms up."""
+        pairs = list(zip(self._ticks, self._ticks[1:], strict=False))
+        return [b[0] - a[0] for a, b in pairs], [b[1] - a[1] for a, b in pairs]
+
+
+def measure_turnwise(case: Case, folder: Path) -> Measured:
+    """Train with the trainer as it comes, run folder and all."""
+    import torch
+
+    from turnwise.runs.journal import read_journal
+    from turnwise.train.console import RunConsole
+    from turnwise.train.loop import train
+    from turnwise.train.recipes import load_recipe
+
+    torch.set_num_threads(case.threads)
+    clock = Clock()
+
+    class Screen(RunConsole):
+        def step(self, row: Mapping[str, Any], *, guard: str = "") -> None:
+            super().step(row, guard=guard)
+            clock.tick()
+
+    register(SLOW_TASK, SlowSearch)
+    recipe = load_recipe(None, turnwise_settings(case))
+    train(recipe, folder / "run", console=Screen(form="quiet", out=Console(stderr=True)))
+    rows = read_journal(folder / "run" / "metrics.jsonl")[1:]
+    inside = [(row["time/model"] + row["time/env"]) / row["time/step"] for row in rows]
+    turns, tokens, success = (fmean(row[f"rollout/{name}"] for row in rows) for name in ("turns", "tokens", "success"))
+    wall, cpu = clock.seconds()
+    return Measured(wall=wall, cpu=cpu, turns=turns, tokens=tokens, success=success, outside=1 - median(inside))
+
+
+def turnwise_settings(case: Case) -> dict[str, Any]:
+    """GRPO without a KL term, which is TRL's default; the size of micro-batches is the best one, as it is for TRL."""
+    env = {"id": SLOW_TASK, "kwargs": {"seconds": case.tool_seconds}} if case.tool_seconds else {"id": TASK}
+    return {
+        "seed": case.seed,
+        "device": "cpu",
+        "model": MODEL,
+        "env": {**env, "check": False},
+        "algorithm": {"preset": "grpo", "regularizers": [], "sampling": {"kind": "group", "size": case.group}},
+        "rollout": {"episodes": case.episodes, "max_turns": SEARCHES + 1, "max_tokens": case.max_tokens},
+        "train": {"steps": case.steps + 1, "learning_rate": case.learning_rate, "micro_tokens": 4096},
+        "eval": {"episodes": 0},
+    }
+
+
+def answer(measured: Measured) -> None:
+    """How a side's process tells what it measured: one line of JSON, after whatever else it printed."""
+    print("\n" + json.dumps(asdict(measured)), flush=True)
+
+
+def start(python: str, script: str, case: Case, *arguments: str) -> Measured:
+    """Run one side in a new process."""
+    command = [python, str(HERE / script), *arguments, "--case", json.dumps(asdict(case))]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(case.threads), "MKL_NUM_THREADS": str(case.threads)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{script} failed:\n{done.stderr[-4000:]}")
+    return Measured(**json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def sides(python: str | None, case: Case) -> Iterator[tuple[str, Measured]]:
+    """Both sides, one after the other; TRL in each of its forms."""
+    yield "Turnwise", start(sys.executable, "train.py", case)
+    for form in ("environment_factory", "rollout_func") if python else ():
+        yield f"TRL, {form}", start(str(python), "train_trl.py", case, "--form", form)
+
+
+def describe(case: Case, python: str | None) -> str:
+    """The settings and the machine, for the reader."""
+    names = ("turnwise", "torch", "transformers")
+    versions = [f"{name} {version(name)}" for name in names]
+    if python:
+        versions.append(f"trl {_version_in(python, 'trl')} (its torch {_version_in(python, 'torch')})")
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    return (
+        f"{', '.join(versions)}; {os.cpu_count()} cores, {case.threads} threads each side, load {load}\n"
+        f"{MODEL} on {TASK}, fp32, GRPO without KL: {case.episodes} episodes a step in groups of {case.group}, "
+        f"at most {case.max_tokens} tokens a turn and {SEARCHES + 1} turns, one update a step"
+    )
+
+
+def _version_in(python: str, package: str) -> str:
+    code = f"from importlib.metadata import version; print(version({package!r}))"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{python} has no {package}; the comparison needs: pip install trl==1.16.0")
+    return done.stdout.strip()
+
+
+def show(console: Console, case: Case, results: Mapping[str, Measured], goal: str) -> None:
+    """One table for one tool latency."""
+    table = Table(title=f"a search takes {case.tool_seconds:g} s; median of {case.steps} steps", title_justify="left")
+    for column in ("", "s/step", "CPU s/step", "episodes/s", "turns", "tokens", "success", "Turnwise is", "in CPU s"):
+        table.add_column(column, justify="left" if not column else "right")
+    ours = results["Turnwise"]
+    for name, side in results.items():
+        times = (side.seconds / ours.seconds, median(side.cpu) / median(ours.cpu))
+        table.add_row(
+            name,
+            f"{side.seconds:.2f}",
+            f"{median(side.cpu):.2f}",
+            f"{case.episodes / side.seconds:.1f}",
+            f"{side.turns:.2f}",
+            f"{side.tokens:.1f}",
+            f"{side.success:.2f}",
+            *(["", ""] if side is ours else [f"{ratio:.1f}x" for ratio in times]),
+        )
+    console.print(table)
+    console.print(f"goal: {goal}")
+
+
+def main() -> None:
+    """Measure both latencies and print what came out."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trl", metavar="PYTHON", help="an interpreter with trl==1.16.0 and this package")
+    parser.add_argument("--steps", type=int, default=Case.steps, help="measured steps; half as many with the slow tool")
+    parser.add_argument("--episodes", type=int, default=Case.episodes)
+    parser.add_argument("--threads", type=int, default=Case.threads)
+    parser.add_argument("--case", help=argparse.SUPPRESS)  # how a side's own process is told what to do
+    options = parser.parse_args()
+    if options.case:
+        with tempfile.TemporaryDirectory() as folder:
+            answer(measure_turnwise(Case(**json.loads(options.case)), Path(folder)))
+        return
+    console = Console(width=120)
+    case = Case(steps=options.steps, episodes=options.episodes, threads=options.threads)
+    console.print(describe(case, options.trl), highlight=False)
+    results = dict(sides(options.trl, case))
+    show(console, case, results, ">= 3 times the episodes per second")
+    outside = results["Turnwise"].outside
+    console.print(f"share of a Turnwise step outside model math and environments: {outside:.1%}; goal: <= 10%")
+    slow = replace(case, steps=max(options.steps // 2, 1), tool_seconds=0.2)
+    show(console, slow, dict(sides(options.trl, slow)), ">= 10 times the episodes per second")
+
+
+if __name__ == "__main__":
+    main()
