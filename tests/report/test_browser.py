@@ -171,3 +171,16 @@ def test_the_page_fits_a_phone_and_its_words_have_contrast(browser: Browser, sev
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     page.close()
+
+
+def test_on_paper_the_page_is_light_has_no_controls_and_shows_the_settings(browser: Browser, one: Path) -> None:
+    page, _ = opened(browser, one, color_scheme="dark")
+    assert page.pdf(prefer_css_page_size=True).startswith(b"%PDF")
+    page.emulate_media(media="print")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.locator("nav").is_visible()
+    assert not page.locator(".colouring select").is_visible()
+    assert page.locator("#settings table").is_visible()
+    assert page.locator("#microscope .definition p").is_visible()
+    page.close()

@@ -207,7 +207,8 @@ function drawContents(chapters) {
 function openForPrint() {
   let opened = [];
   addEventListener("beforeprint", () => {
-    opened = [...document.querySelectorAll("#settings details, .definition")].filter((item) => !item.open);
+    const short = DATA.runs.length === 1 ? "#settings details, .definition" : ".definition";
+    opened = [...document.querySelectorAll(short)].filter((item) => !item.open);
     for (const item of opened) item.open = true;
   });
   addEventListener("afterprint", () => {

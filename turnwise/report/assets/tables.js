@@ -88,7 +88,7 @@ function range(values) {
 function groupsTable(groups) {
   const count = (runs, test) => `${runs.filter(test).length} of ${runs.length}`;
   const rows = groups.map(({ name, colour, runs }) => [
-    html("span", {}, html("i", { class: `key series-${colour % SERIES}` }), name),
+    html("span", { class: "nowrap" }, html("i", { class: `key series-${colour % SERIES}` }), name),
     runs.length,
     range(runs.map((run) => run.summary.final)),
     range(runs.map((run) => (run.summary.evaluation || {})["eval/success"])),
@@ -176,7 +176,7 @@ function settingsTable(keys) {
   const owners = many ? groupsOf(DATA.runs) : DATA.runs.map((run) => ({ name: run.name, runs: [run] }));
   const value = (owner, key) => [...new Set(owner.runs.map((run) => run.config[key] ?? "absent"))].join(", ");
   const rows = keys.map((key) => [
-    html("code", { class: "setting" }, key),
+    html("code", { class: "nowrap" }, key),
     ...owners.map((owner) => html("code", {}, value(owner, key))),
   ]);
   return table(["Setting", ...owners.map((owner) => owner.name)], rows, "Settings");
