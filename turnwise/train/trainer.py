@@ -30,6 +30,7 @@ from turnwise.train.readings import read_rollout
 from turnwise.train.setup import make_renderer
 from turnwise.train.source import Demonstrated, Played, PlayedAhead, Source, answers_inline
 from turnwise.train.state import load_learner, read_ahead, read_state, write_state
+from turnwise.train.token_ledger import write_tokens
 from turnwise.types import Group, NonFiniteError
 
 _SAMPLES = 3
@@ -134,7 +135,10 @@ class Trainer:
                 return Report(), None
             self.console.phase("learning")
             with watch.timing("update"):
-                return self.learner.learn(batch, step, self.guard.allows), None
+                report = self.learner.learn(batch, step, self.guard.allows)
+            if self.recipe.log.rollouts and step % self.recipe.checkpoint.every == 0:
+                write_tokens(self.run_folder.tokens_file(step), self.learner, batch)
+            return report, None
         except NonFiniteError as error:
             self.guard.broken(step=step, text=str(error))
             return Report(), error
