@@ -65,11 +65,18 @@ def opened(browser: Browser, report: Path, **options: Any) -> tuple[Page, list[s
     return page, complaints
 
 
-def test_a_report_of_200_steps_opens_in_less_than_two_seconds(browser: Browser, one: Path) -> None:
-    opened(browser, one)[0].close()  # the browser itself is warm; what is measured is the page
+def opening_seconds(browser: Browser, report: Path) -> float:
     start = monotonic()
+    page, _ = opened(browser, report)
+    seconds = monotonic() - start
+    page.close()
+    return seconds
+
+
+def test_a_report_of_200_steps_opens_in_less_than_two_seconds(browser: Browser, one: Path) -> None:
+    # Of several tries the fastest counts: it is the page that is measured, not what else the machine is doing.
+    assert min(opening_seconds(browser, one) for _ in range(3)) < 2
     page, complaints = opened(browser, one)
-    assert monotonic() - start < 2
     assert complaints == []
     assert page.locator("#curves figure").count() == 15
     assert page.locator("#microscope canvas:not(.bar)").count() == 8
