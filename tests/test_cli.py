@@ -82,7 +82,7 @@ def test_the_command_also_runs_as_a_module():
 def test_a_class_in_the_users_folder_can_be_checked_and_played(tmp_path):
     (tmp_path / "coins.py").write_text(COIN)
     checked = turnwise("check-env", "coins:Coin", "--seeds", "2", cwd=tmp_path)
-    assert (checked.returncode, checked.stdout.splitlines()[-1]) == (0, "Coin: fit for training")
+    assert (checked.returncode, checked.stdout.splitlines()[-1]) == (0, "coins:Coin: fit for training")
     assert "[reward 1]" in turnwise("play", "coins:Coin", cwd=tmp_path, typed="heads, no, tails\n").stdout
     wrong = turnwise("check-env", "coins:Dice", cwd=tmp_path)
     assert (wrong.returncode, "cannot import coins:Dice" in wrong.stderr) == (2, True)

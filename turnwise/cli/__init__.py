@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from turnwise import __version__
-from turnwise.cli import catalog, inspection, training
+from turnwise.cli import catalog, inspection, report, study, training
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -36,6 +36,8 @@ COMMANDS = {
     "sft": training.sft,
     "resume": training.resume,
     "eval": training.evaluate,
+    "compare": study.compare,
+    "report": report.report,
     "envs": catalog.envs,
     "check-env": catalog.check_env_command,
     "play": catalog.play,

@@ -10,7 +10,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from turnwise.cli.common import console, find_env, findings_table, one_message, parse_settings
+from turnwise.cli.common import console, findings_table, one_message, parse_settings
 
 EnvName = Annotated[
     str, typer.Argument(metavar="ID", help="One of `turnwise envs`, or module:Class for an environment of your own.")
@@ -46,7 +46,7 @@ def check_env_command(
     from turnwise.envs.check import check_env
 
     with one_message():
-        report = check_env(find_env(env), kwargs=parse_settings(settings), seeds=seeds, deadline=deadline)
+        report = check_env(env, kwargs=parse_settings(settings), seeds=seeds, deadline=deadline)
     console().print(findings_table(report.findings))
     console().print(Text(report.conclusion))
     raise typer.Exit(0 if report.ok else 1)
@@ -61,7 +61,7 @@ def play(
     from turnwise.envs.play import play_in_terminal
 
     with one_message():
-        play_in_terminal(find_env(env), parse_settings(settings), seed=seed)
+        play_in_terminal(env, parse_settings(settings), seed=seed)
 
 
 def algorithms() -> None:

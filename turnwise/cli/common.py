@@ -1,13 +1,12 @@
-"""What the commands share: reading settings, naming environments, one message for a mistake."""
+"""What the commands share: reading settings, one message for a mistake, findings as a table."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,10 +18,10 @@ from rich.text import Text
 from turnwise.untrusted import printable
 
 if TYPE_CHECKING:
-    from turnwise.envs.base import Env
     from turnwise.envs.check import Finding
 
-_COLOURS = {"pass": "green", "note": "yellow", "defect": "bold red"}
+VERDICT_COLOURS = {"pass": "green", "note": "yellow", "defect": "bold red"}
+"""How the verdict of a check looks, whatever was checked."""
 
 
 @contextmanager
@@ -74,26 +73,6 @@ def _as_options(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, dict) else {"kind": value}  # pyright: ignore[reportUnknownArgumentType]
 
 
-def find_env(name: str) -> str | Callable[..., Env]:
-    """A registered id as it is, `module:Class` as the class; ValueError when it is neither."""
-    from turnwise.envs.registry import find
-
-    try:
-        find(name)
-        return name
-    except ValueError as error:
-        module, colon, attribute = name.partition(":")
-        if not colon:
-            raise ValueError(f"{error} An environment of your own is named module:Class") from error
-    try:
-        env: Callable[..., Env] = getattr(import_module(module), attribute)
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise ValueError(f"cannot import {name}: {error}; run this in the folder that holds the module") from error
-    if not callable(env):
-        raise ValueError(f"{name} is {env!r}; name a class of environments, or a function that makes one")
-    return env
-
-
 def console() -> Console:
     """Standard output, as wide as the terminal."""
     # Into a file or a pipe a row stays on its line, unless the user says how wide lines may be.
@@ -104,6 +83,6 @@ def findings_table(findings: Iterable[Finding]) -> Table:
     """What checks found, whatever was checked."""
     table = Table("check", "verdict", "finding", box=None, pad_edge=False)
     for finding in findings:
-        verdict = Text(finding.verdict, _COLOURS[finding.verdict])
+        verdict = Text(finding.verdict, VERDICT_COLOURS[finding.verdict])
         table.add_row(Text(finding.check), verdict, Text(printable(finding.text)))
     return table

@@ -12,7 +12,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from turnwise.cli.common import console, findings_table, one_message
+from turnwise.cli.common import VERDICT_COLOURS, console, findings_table, one_message
 from turnwise.untrusted import printable
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from turnwise.train.verify import StepCheck
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run; RUN/sft for its imitation stage.")]
-_COLOURS = {"pass": "green", "note": "yellow", "defect": "bold red"}
 _SHOWN = 72
 """Characters of an action in a table."""
 
@@ -104,7 +103,9 @@ def _show_checks(checks: Sequence[StepCheck]) -> None:
     table = Table(*numbers[:3], *CHECKS, *numbers[3:], box=None, pad_edge=False)
     for check in checks:
         verdicts = {finding.check: finding.verdict for finding in check.findings}
-        shown = (Text(verdicts[name], _COLOURS[verdicts[name]]) if name in verdicts else Text("") for name in CHECKS)
+        shown = (
+            Text(verdicts[name], VERDICT_COLOURS[verdicts[name]]) if name in verdicts else Text("") for name in CHECKS
+        )
         gap = ("", "") if check.gap is None else (f"{check.gap.mean:.1e}", f"{check.gap.worst:.1e}")
         table.add_row(str(check.step), str(check.episodes), str(check.tokens), *shown, *gap)
     console().print(table)
@@ -124,7 +125,9 @@ def _show_remarks(checks: Sequence[StepCheck]) -> None:
             if finding.verdict != "pass":
                 steps[finding.verdict, finding.check, finding.text].append(str(check.step))
     for (verdict, name, text), where in steps.items():
-        console().print(Text(f"{verdict}, step {', '.join(where)}, {name}: {printable(text)}", _COLOURS[verdict]))
+        console().print(
+            Text(f"{verdict}, step {', '.join(where)}, {name}: {printable(text)}", VERDICT_COLOURS[verdict])
+        )
 
 
 def _show_step(outcome: Replayed) -> None:
