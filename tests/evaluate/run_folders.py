@@ -24,7 +24,7 @@ def write_run(
         common = {"rollout/episodes": episodes, "loss/clip_fraction": 0.1, "time/step": 0.5}
         folder.metrics.append({"step": step, **common, **norms})
     for step, value in success.items():
-        folder.evals.append({"step": step, "eval/success": value, "eval/valid": valid})
+        folder.evals.append({"step": step, "eval/success": value, "eval/valid": valid, "time/evaluate": 2.0})
     for event in events or []:
         folder.events.append(event)
     return path

@@ -44,7 +44,7 @@ def test_one_run_in_numbers(run: RunResult):
     assert run.clip_fraction == pytest.approx(0.1)
     assert run.gradient_tail == pytest.approx(np.quantile([2.0] * 39 + [8.0], 0.99) / 2)
     assert run.explained_variance is None
-    assert run.seconds == pytest.approx(20)
+    assert run.seconds == pytest.approx(40 * 0.5 + 3 * 2.0)
 
 
 def test_a_run_that_was_stopped_keeps_its_last_value_to_the_planned_end(tmp_path: Path):

@@ -202,9 +202,7 @@ def _notes(results: Mapping[str, Sequence[RunResult]]) -> list[str]:
     notes: list[str] = []
     fewest = min(len(runs) for runs in results.values())
     if fewest < FEW_RUNS:
-        notes.append(
-            f"With {fewest} run(s) of an algorithm its intervals are too narrow; {FEW_RUNS} or more are better."
-        )
+        notes.append(f"Bootstrap intervals of few runs ({fewest} here) are too narrow; {FEW_RUNS} or more are better.")
     seeds = {tuple(sorted(run.seed for run in runs)) for runs in results.values()}
     if len(seeds) > 1:
         notes.append("The algorithms did not run on the same seeds: differences are over the seeds in common.")

@@ -39,6 +39,7 @@ class RunResult:
     scale: float | None
     """Mean share of the step that was taken."""
     seconds: float
+    """Of its steps and evaluations."""
 
 
 def is_complete(path: str | Path) -> bool:
@@ -71,7 +72,7 @@ def read_result(path: str | Path) -> RunResult:
         gradient_tail=_gradient_tail(metrics),
         explained_variance=_mean(_values(metrics[len(metrics) // 2 :], "train/explained_variance")),
         scale=_mean(_values(metrics, "train/scale")),
-        seconds=sum(_values(metrics, "time/step")),
+        seconds=sum(_values(metrics, "time/step")) + sum(_values(evaluations, "time/evaluate")),
     )
 
 
