@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from turnwise import __version__
-from turnwise.cli import catalog, inspection, report, study, training
+from turnwise.cli import catalog, inspection, report, reproduction, study, training
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -38,6 +38,7 @@ COMMANDS = {
     "eval": training.evaluate,
     "compare": study.compare,
     "report": report.report,
+    "reproduce": reproduction.reproduce,
     "envs": catalog.envs,
     "check-env": catalog.check_env_command,
     "play": catalog.play,

@@ -1,0 +1,59 @@
+"""The pico model: made from a seed, read by transformers, spoken to through the renderer."""
+
+import torch
+
+from turnwise.envs.tasks.lookup import Lookup
+from turnwise.policy.models import resolve_model
+from turnwise.policy.pico import CONTEXT, build_model, build_tokenizer, pico_seed
+from turnwise.policy.rendering import Renderer
+from turnwise.policy.text import TextPolicy
+
+
+def test_names_carry_the_seed():
+    assert [pico_seed(name) for name in ("pico", "pico-7", "pico-", "nano", "runs/pico-7")] == [0, 7, None, None, None]
+
+
+def test_equal_seeds_make_equal_weights_and_leave_the_global_generator_alone():
+    before = torch.random.get_rng_state()
+    one, same, other = build_model(3), build_model(3), build_model(4)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), same.parameters(), strict=True))
+    assert not torch.equal(one.lm_head.weight, other.lm_head.weight)
+
+
+def test_it_loads_by_name_from_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path))
+    policy = TextPolicy.load("pico-5")
+    assert sum(parameter.numel() for parameter in policy.model.parameters()) == 57_840
+    assert torch.equal(policy.model.lm_head.weight, build_model(5).lm_head.weight)
+    assert resolve_model("pico-5") == str(next(tmp_path.iterdir()))
+
+
+def test_every_word_of_the_task_is_one_token_and_comes_back():
+    tokenizer = build_tokenizer()
+    env = Lookup(hops=(1, 2, 3, 4))
+    texts = [env.reset(seed=seed)[0] for seed in range(8)] + [env.sample_random_action(), "right", "wrong", "error"]
+    for text in texts:
+        ids = tokenizer.encode(text)
+        assert len(ids) == len(text.split())
+        assert tokenizer.decode(ids) == text
+
+
+def test_unknown_words_read_as_a_question_mark():
+    tokenizer = build_tokenizer()
+    assert tokenizer.decode(tokenizer.encode("get a hippopotamus")) == "get a ?"
+
+
+def test_a_conversation_grows_by_deltas_that_spell_the_template():
+    renderer = Renderer(build_tokenizer())
+    conversation = renderer.open()
+    first = conversation.observe("2 hops from c f")
+    assert renderer.decode(first.ids) == "<|user|>2 hops from c f<|agent|>"
+    assert conversation.record([*renderer.encode("get c f"), renderer.end_id]) == "get c f"
+    second = conversation.observe("a h")
+    assert (renderer.decode(second.ids), second.restarts, renderer.stats.altered) == ("<|user|>a h<|agent|>", False, 0)
+
+
+def test_the_longest_episode_fits():
+    question, turns, longest_turn, reply = 7, 5, 8, 4
+    assert question + turns * (longest_turn + reply) <= CONTEXT

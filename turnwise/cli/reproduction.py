@@ -1,0 +1,64 @@
+"""The command that puts a paper's claim to the test."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from turnwise.cli.common import console, one_message
+
+if TYPE_CHECKING:
+    from turnwise.reproduce.verdict import Finding
+
+_COLOURS = {"pass": "green", "fail": "bold red", "not decided": "yellow"}
+
+
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="A folder of recipes/ with a claim.yaml, such as st-ppo, or a path.")],
+    scale: Annotated[str, typer.Option(help="How large: cpu or gpu.")] = "cpu",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few seeds and rates: a first look, no verdict to cite.")
+    ] = False,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once; by default one per core.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Begin no run after so long; call again for the rest.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder of the study; by default runs/PAPER-SCALE.")] = None,
+    verdict: Annotated[
+        bool, typer.Option("--verdict", help="Run nothing: conclude from the runs that are there.")
+    ] = False,
+) -> None:
+    """Run the study of a paper's claim and say whether it holds. Called again, it goes on where it was."""
+    with one_message():
+        from turnwise.reproduce.claim import load_claim
+        from turnwise.reproduce.study import Study
+        from turnwise.reproduce.summary import FIGURE, VERDICT, conclude
+
+        claim = load_claim(paper)
+        name = f"{scale}-quick" if quick else scale
+        folder = output or Path("runs") / f"{Path(paper).name}-{name}"
+        study = Study(claim, name, folder)
+        faults: dict[str, str] = {}
+        if not verdict:
+            typer.echo(f"{len(study.runs)} runs in {folder}")
+            at_once = jobs or (len(os.sched_getaffinity(0)) if scale == "cpu" else 1)
+            faults = study.run(jobs=at_once, report=typer.echo, minutes=minutes)
+        rows = study.write_results()
+        findings = conclude(claim, study.scale, rows, folder)
+    for run, fault in faults.items():
+        typer.echo(f"failed: {run}: {fault}", err=True)
+    console().print(_table(findings))
+    typer.echo(f"{len(rows)} of {len(study.runs)} runs are complete; {VERDICT} and {FIGURE} are in {folder}")
+    raise typer.Exit(1 if faults else 0)
+
+
+def _table(findings: list[Finding]) -> Table:
+    table = Table("criterion", "verdict", "numbers", box=None, pad_edge=False)
+    for finding in findings:
+        table.add_row(finding.criterion, Text(finding.outcome, _COLOURS[finding.outcome]), finding.text)
+    return table

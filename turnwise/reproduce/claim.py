@@ -1,0 +1,137 @@
+"""A claim as a file: what a paper says, what would settle it, and every run that it takes, fixed before the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+_RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+_FILE = "claim.yaml"
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class ArmChoice(_Section):
+    """One arm or control: settings on top of the recipe, and what it takes over from another arm's runs."""
+
+    settings: dict[str, Any] = {}
+    """As in a recipe: `{algorithm: {preset: ppo}, train: {grad_clip: 0.1}}`."""
+    matched: str | None = None
+    """Learn at the rate times the mean scale that this other arm applied on the same seed."""
+    permuted: str | None = None
+    """Replay the scales of this other arm on the same seed, in random order."""
+    epoch_share: float = Field(default=1.0, gt=0, le=1)
+    """Of the cell's passes over a rollout."""
+
+    @property
+    def source(self) -> str | None:
+        """The arm whose runs must come first."""
+        return self.matched or self.permuted
+
+
+class Cells(_Section):
+    """A block of runs: every arm with every rate, number of updates and lag, on the first seeds."""
+
+    arms: list[str]
+    rates: list[float] | None = None
+    """None: the claim's one rate."""
+    updates: list[int] | None = None
+    """Optimiser steps per rollout; None: the claim's stress."""
+    lags: list[int] = [0]
+    seeds: int | None = Field(default=None, ge=1)
+    """None: all of them."""
+
+
+class Start(_Section):
+    """How the common start of all arms is made, once for each seed."""
+
+    model: str | None = None
+    """A model that depends on the seed, such as `pico-{seed}`; None: the recipe's."""
+    slips: float | None = Field(default=None, ge=0, lt=1)
+    """Imitate an expert of whose words this share is random, failures included; None: the expert as it is."""
+
+
+class Thresholds(_Section):
+    """What decides. Shares are of seeds; differences are of held-out success at the end."""
+
+    baseline: str = "ppo"
+    method: str = "st-ppo"
+    baseline_collapses: float = 0.5
+    """The baseline collapses in at least this share of seeds."""
+    method_collapses: float = 0.1
+    """The method in at most this share."""
+    usable: float = 0.75
+    """A rate is usable where mean success reaches this share of the best mean of any arm at any rate."""
+    range_ratio: float = 2.0
+    """The method's usable range of rates (highest over lowest) over the baseline's is at least this."""
+    margin: float = 0.05
+    """Differences below this do not matter."""
+
+
+class Scale(_Section):
+    """The study at one scale."""
+
+    recipe: str
+    """A recipe beside the claim."""
+    start: Start = Start()
+    seeds: int = Field(ge=1)
+    first_seed: int = 0
+    rate: float = Field(gt=0)
+    """The one learning rate of the stress test, the same for every arm and tuned for none."""
+    updates: int = Field(ge=1)
+    """Optimiser steps per rollout of the stress test."""
+    minibatches: int = Field(default=4, ge=1)
+    settings: dict[str, Any] = {}
+    """On top of the recipe, for every run."""
+    blocks: dict[str, Cells]
+    """By name, in the order of their weight: what comes first is run first."""
+
+
+class Claim(_Section):
+    """The whole file: `load_claim("st-ppo")`."""
+
+    folder: Path
+    paper: str
+    text: str
+    arms: dict[str, ArmChoice]
+    controls: list[str]
+    """Arms that the method must beat for the effect to be its own."""
+    thresholds: Thresholds = Thresholds()
+    scales: dict[str, Scale]
+
+    @model_validator(mode="after")
+    def _names_exist(self) -> Claim:
+        named = [arm for scale in self.scales.values() for block in scale.blocks.values() for arm in block.arms]
+        named += [*self.controls, self.thresholds.baseline, self.thresholds.method]
+        named += [choice.source for choice in self.arms.values() if choice.source is not None]
+        for name in named:
+            if name not in self.arms:
+                raise ValueError(f"{name!r} is none of the arms {', '.join(self.arms)}")
+        return self
+
+    def scale(self, name: str) -> Scale:
+        """One of its scales; ValueError names the others."""
+        if name not in self.scales:
+            raise ValueError(f"there is no scale {name!r} in {self.folder / _FILE}; it has {', '.join(self.scales)}")
+        return self.scales[name]
+
+
+def load_claim(paper: str) -> Claim:
+    """A paper's claim, by the name of its folder in `recipes/` or by the folder's own path."""
+    folder = next((place for place in (Path(paper), _RECIPES / paper) if (place / _FILE).is_file()), None)
+    if folder is None:
+        known = sorted(file.parent.name for file in _RECIPES.glob(f"*/{_FILE}"))
+        raise ValueError(f"there is no claim {paper!r}; name a folder with a {_FILE}, or one of {', '.join(known)}")
+    content: Mapping[str, Any] = yaml.safe_load((folder / _FILE).read_text())
+    try:
+        return Claim.model_validate({**content, "folder": folder})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{folder / _FILE}: {place}: {first['msg']}".replace("Value error, ", "")) from None

@@ -1,0 +1,147 @@
+"""Which runs a claim takes, and the recipe of each. Equal cells of different blocks are one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from turnwise.reproduce.claim import Cells, Claim, Scale
+from turnwise.runs.journal import read_journal
+from turnwise.train.config import Recipe
+from turnwise.train.recipes import load_recipe
+
+FACTORS = "factors.json"
+"""The scales that a run applied, update by update, beside its journals."""
+_REPLAYED = "turnwise.reproduce.parts:ReplayedScale"
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Cell:
+    """One place of the study's table: what all seeds of it have in common."""
+
+    arm: str
+    rate: float
+    updates: int
+    lag: int = 0
+
+    @property
+    def folder(self) -> str:
+        """`st-ppo/lr=0.0025,updates=16,lag=0`."""
+        return f"{self.arm}/lr={self.rate:g},updates={self.updates},lag={self.lag}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyRun:
+    """One run: a cell on a seed."""
+
+    cell: Cell
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.cell.folder.replace('/', ' ')}, seed {self.seed}"
+
+    def folder(self, output: Path) -> Path:
+        """Where it lies."""
+        return output / "runs" / self.cell.folder / f"seed-{self.seed}"
+
+
+def stress_cell(scale: Scale, arm: str) -> Cell:
+    """The arm's place in the stress test."""
+    return Cell(arm=arm, rate=scale.rate, updates=scale.updates)
+
+
+def block_cells(scale: Scale, block: Cells) -> Iterator[Cell]:
+    """The cells of a block, the arms of one setting side by side."""
+    for lag in block.lags:
+        for updates in block.updates or [scale.updates]:
+            for rate in block.rates or [scale.rate]:
+                for arm in block.arms:
+                    yield Cell(arm=arm, rate=rate, updates=updates, lag=lag)
+
+
+def study_runs(scale: Scale) -> list[StudyRun]:
+    """All runs without repetition, by block, a seed of every cell before the next seed."""
+    found: dict[StudyRun, None] = {}
+    for block in scale.blocks.values():
+        count = min(block.seeds or scale.seeds, scale.seeds)
+        cells = list(block_cells(scale, block))
+        for seed in range(scale.first_seed, scale.first_seed + count):
+            found |= dict.fromkeys(StudyRun(cell=cell, seed=seed) for cell in cells)
+    return list(found)
+
+
+def source_run(claim: Claim, run: StudyRun) -> StudyRun | None:
+    """The run whose scales this one needs."""
+    source = claim.arms[run.cell.arm].source
+    if source is None:
+        return None
+    cell = Cell(arm=source, rate=run.cell.rate, updates=run.cell.updates, lag=run.cell.lag)
+    return StudyRun(cell=cell, seed=run.seed)
+
+
+def run_recipe(claim: Claim, scale: Scale, run: StudyRun, *, model: str, output: Path) -> Recipe:
+    """The run's recipe; `model` is its start. What it takes from another run must be there."""
+    choice, cell = claim.arms[run.cell.arm], run.cell
+    algorithm = {**choice.settings.get("algorithm", {}), **_passes(scale, cell, choice.epoch_share)}
+    rate = cell.rate
+    source = source_run(claim, run)
+    if source is not None and choice.matched is not None:
+        rate *= mean_scale(source.folder(output))
+    if source is not None and choice.permuted is not None:
+        algorithm["scale"] = {"kind": _REPLAYED, "factors": _permuted(source.folder(output), run.seed)}
+    train = {**choice.settings.get("train", {}), "learning_rate": rate}
+    overrides = {
+        **choice.settings,
+        "algorithm": algorithm,
+        "train": train,
+        "seed": run.seed,
+        "name": f"{cell.arm}-seed-{run.seed}",
+        "model": {"name": model},
+        "sft": None,
+    }
+    return _load(claim, scale, overrides)
+
+
+def start_recipe(claim: Claim, scale: Scale, seed: int, *, chats: Path) -> Recipe:
+    """The recipe of a seed's imitation."""
+    overrides: dict[str, Any] = {"seed": seed, "name": f"start-seed-{seed}"}
+    if scale.start.model is not None:
+        overrides["model"] = {"name": scale.start.model.format(seed=seed)}
+    if scale.start.slips is not None:
+        overrides["sft"] = {"chats": str(chats)}
+    return _load(claim, scale, overrides)
+
+
+def mean_scale(folder: Path) -> float:
+    """The mean scale of a run, each step weighing as its learning rate: what its path was shortened by."""
+    rows = [row for row in read_journal(folder / "metrics.jsonl") if row.get("train/scale") is not None]
+    weight = sum(row["train/learning_rate"] for row in rows)
+    return sum(row["train/scale"] * row["train/learning_rate"] for row in rows) / weight
+
+
+def _passes(scale: Scale, cell: Cell, share: float) -> dict[str, int]:
+    """Epochs and minibatches that make the cell's number of updates."""
+    minibatches = min(scale.minibatches, cell.updates)
+    epochs, rest = divmod(cell.updates, minibatches)
+    if rest:
+        raise ValueError(f"{cell.updates} updates are no whole passes of {minibatches} minibatches; change either")
+    return {"epochs": max(1, round(epochs * share)), "minibatches": minibatches, "max_lag": cell.lag}
+
+
+def _permuted(folder: Path, seed: int) -> list[float]:
+    factors: list[float] = json.loads((folder / FACTORS).read_text())
+    return Random(f"permuted:{seed}").sample(factors, len(factors))
+
+
+def _load(claim: Claim, scale: Scale, overrides: dict[str, Any]) -> Recipe:
+    settings = {**scale.settings, **overrides}
+    for section in ("train", "algorithm"):
+        if section in scale.settings:
+            settings[section] = {**scale.settings[section], **overrides.get(section, {})}
+    return load_recipe(claim.folder / scale.recipe, settings)

@@ -1,0 +1,85 @@
+"""What a study amounts to, in Markdown for the docs: the verdict, one table per block of runs, the figure's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from turnwise.reproduce.claim import Claim, Scale
+from turnwise.reproduce.figure import Point, draw_rates
+from turnwise.reproduce.plan import Cell, block_cells
+from turnwise.reproduce.verdict import Finding, Row, Table, final_interval, judge, overall, usable_bar
+from turnwise.runs.disk import write_whole
+
+VERDICT, FIGURE = "verdict.md", "rates.svg"
+
+
+def conclude(claim: Claim, scale: Scale, rows: Sequence[Row], output: Path) -> list[Finding]:
+    """Write verdict and figure into the study's folder; returns the findings."""
+    table, findings = Table(rows), judge(claim, scale, rows)
+    write_whole(output / VERDICT, "\n".join(_lines(claim, scale, table, findings)).encode() + b"\n")
+    curves = {arm: _points(scale, table, arm) for arm in table.arms(scale)}
+    if curves:
+        title = f"{scale.updates} updates a rollout: success against learning rate"
+        figure = draw_rates(curves, title=title, bar=usable_bar(claim, scale, table))
+        write_whole(output / FIGURE, figure.encode())
+    return findings
+
+
+def _lines(claim: Claim, scale: Scale, table: Table, findings: Sequence[Finding]) -> Iterator[str]:
+    yield f"# {claim.paper}: {overall(findings)}\n"
+    yield f"{claim.text.strip()}\n"
+    yield "| criterion | verdict | numbers |\n|---|---|---|"
+    for finding in findings:
+        name = finding.criterion if finding.decides else f"*{finding.criterion}*"
+        yield f"| {name} | {finding.outcome} | {finding.text} |"
+    yield "\nCriteria in italics do not decide the claim; they say what the effect is due to.\n"
+    for name, block in scale.blocks.items():
+        rows = [line for cell in block_cells(scale, block) if (line := _cell_line(table, cell))]
+        if rows:
+            yield f"## {name}\n"
+            yield _HEADER
+            yield from rows
+            yield ""
+
+
+_HEADER = (
+    "| arm | rate | updates | lag | n | final (95%) | area | collapsed | clip fraction | gradient p99 / median | scale "
+    "| explained variance |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def _cell_line(table: Table, cell: Cell) -> str:
+    runs = list(table.seeds(cell).values())
+    found = final_interval(table, cell)
+    if found is None:
+        return ""
+    mean, interval = found
+    numbers = [_mean(runs, name) for name in ("clip_fraction", "gradient_tail", "scale", "explained_variance")]
+    cells = [
+        cell.arm,
+        f"{fmean(row['applied_rate'] for row in runs):.2g}",
+        str(cell.updates),
+        str(cell.lag),
+        str(len(runs)),
+        f"{mean:.2f} ({interval.low:.2f} to {interval.high:.2f})",
+        _mean(runs, "area"),
+        f"{table.collapsed(cell)}/{len(runs)}",
+        *numbers,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _mean(runs: Sequence[Row], name: str) -> str:
+    values = [row[name] for row in runs if row[name] is not None]
+    return f"{fmean(values):.2f}" if values else ""
+
+
+def _points(scale: Scale, table: Table, arm: str) -> list[Point]:
+    points: list[Point] = []
+    for rate in table.curve(scale, arm):
+        found = final_interval(table, Cell(arm=arm, rate=rate, updates=scale.updates))
+        if found is not None:
+            points.append((rate, *found))
+    return points

@@ -1,0 +1,228 @@
+"""The verdict: each criterion of a claim held against the runs, by thresholds that were fixed before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Any, Literal
+
+import numpy as np
+
+from turnwise.evaluate.statistics import Interval, mean_interval, paired_difference
+from turnwise.reproduce.claim import Claim, Scale
+from turnwise.reproduce.plan import Cell, stress_cell
+
+Outcome = Literal["pass", "fail", "not decided"]
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One criterion: `Finding(criterion="st-ppo holds", outcome="pass", text="0 of 10 collapsed, at most 1 may")`."""
+
+    criterion: str
+    outcome: Outcome
+    text: str
+    decides: bool = True
+    """Whether the claim stands and falls with it."""
+
+
+class Table:
+    """Rows of `results.json` by cell and seed."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._cells: dict[Cell, dict[int, Row]] = {}
+        for row in rows:
+            cell = Cell(arm=row["arm"], rate=row["rate"], updates=row["updates"], lag=row["lag"])
+            self._cells.setdefault(cell, {})[row["seed"]] = row
+
+    def seeds(self, cell: Cell) -> dict[int, Row]:
+        """The cell's runs by seed."""
+        return self._cells.get(cell, {})
+
+    def finals(self, cell: Cell) -> dict[int, float]:
+        """Held-out success at the end, by seed."""
+        return {seed: row["final"] for seed, row in sorted(self.seeds(cell).items())}
+
+    def collapsed(self, cell: Cell) -> int:
+        """How many runs of the cell collapsed."""
+        return sum(row["collapse"] is not None for row in self.seeds(cell).values())
+
+    def curve(self, scale: Scale, arm: str) -> dict[float, float]:
+        """Mean success at the end by learning rate, under the stress test's number of updates."""
+        cells = [cell for cell in self._cells if (cell.arm, cell.updates, cell.lag) == (arm, scale.updates, 0)]
+        return {cell.rate: float(np.mean(list(self.finals(cell).values()))) for cell in sorted(cells)}
+
+    def arms(self, scale: Scale) -> list[str]:
+        """Arms with more than one learning rate."""
+        names = dict.fromkeys(cell.arm for cell in self._cells)
+        return [name for name in names if len(self.curve(scale, name)) > 1]
+
+
+def judge(claim: Claim, scale: Scale, rows: Sequence[Row]) -> list[Finding]:
+    """All criteria, those that decide first."""
+    table = Table(rows)
+    checks: list[Callable[[Claim, Scale, Table], Finding]] = [
+        _baseline_collapses,
+        _method_holds,
+        _method_is_better,
+        _range_is_wider,
+        _costs_nothing,
+    ]
+    findings = [check(claim, scale, table) for check in checks]
+    return findings + [_beats(control, claim, scale, table) for control in claim.controls]
+
+
+def overall(findings: Sequence[Finding]) -> Outcome:
+    """The claim's verdict: it passes when all that decides does, and fails when any of it does."""
+    outcomes = {finding.outcome for finding in findings if finding.decides}
+    return "fail" if "fail" in outcomes else "not decided" if "not decided" in outcomes else "pass"
+
+
+def usable_range(curve: Mapping[float, float], bar: float) -> Interval | None:
+    """The longest stretch of learning rates over which a curve lies at or above the bar.
+
+    Between two rates the curve is a line over the logarithm of the rate; at the ends of the grid it just ends, so that
+    a range which reaches an end may in truth be wider. None when no rate reaches the bar.
+    """
+    rates = sorted(curve)
+    stretches: list[Interval] = []
+    low: float | None = None
+    for index, rate in enumerate(rates):
+        inside = curve[rate] >= bar
+        if inside and low is None:
+            low = rate if index == 0 else _crossing(curve, rates[index - 1], rate, bar)
+        if low is not None and (not inside or index == len(rates) - 1):
+            high = rate if inside else _crossing(curve, rates[index - 1], rate, bar)
+            stretches.append(Interval(low, high))
+            low = None
+    return max(stretches, key=lambda stretch: stretch.high / stretch.low, default=None)
+
+
+def usable_bar(claim: Claim, scale: Scale, table: Table) -> float:
+    """The success that makes a rate usable: one bar for all arms."""
+    means = [mean for arm in table.arms(scale) for mean in table.curve(scale, arm).values()]
+    return claim.thresholds.usable * max(means, default=0.0)
+
+
+def _crossing(curve: Mapping[float, float], first: float, second: float, bar: float) -> float:
+    """Where the line between two rates meets the bar."""
+    share = (bar - curve[first]) / (curve[second] - curve[first])
+    return float(np.exp(log(first) + share * (log(second) - log(first))))
+
+
+def _baseline_collapses(claim: Claim, scale: Scale, table: Table) -> Finding:
+    limits, cell = claim.thresholds, stress_cell(scale, claim.thresholds.baseline)
+    died, of = table.collapsed(cell), len(table.seeds(cell))
+    return Finding(
+        criterion=f"{cell.arm} collapses",
+        outcome=_whole(scale, of, died >= limits.baseline_collapses * of),
+        text=f"{died} of {of} runs at rate {cell.rate:g} with {cell.updates} updates a rollout; it takes "
+        f"{limits.baseline_collapses:.0%}",
+    )
+
+
+def _method_holds(claim: Claim, scale: Scale, table: Table) -> Finding:
+    limits, cell = claim.thresholds, stress_cell(scale, claim.thresholds.method)
+    died, of = table.collapsed(cell), len(table.seeds(cell))
+    return Finding(
+        criterion=f"{cell.arm} holds",
+        outcome=_whole(scale, of, died <= limits.method_collapses * of),
+        text=f"{died} of {of} runs collapsed; at most {limits.method_collapses:.0%} may",
+    )
+
+
+def _method_is_better(claim: Claim, scale: Scale, table: Table) -> Finding:
+    limits = claim.thresholds
+    cells = [stress_cell(scale, arm) for arm in (limits.method, limits.baseline)]
+    found = _difference(table, *cells)
+    if found is None:
+        return _undecided(f"{limits.method} ends higher", "too few seeds in common")
+    mean, interval = found
+    outcome = "pass" if interval.low > 0 else "fail"
+    return Finding(
+        criterion=f"{limits.method} ends higher",
+        outcome=_whole(scale, min(len(table.seeds(cell)) for cell in cells), outcome == "pass"),
+        text=f"difference of final success {_signed(mean, interval)}; the interval must lie above 0",
+    )
+
+
+def _range_is_wider(claim: Claim, scale: Scale, table: Table) -> Finding:
+    limits, bar = claim.thresholds, usable_bar(claim, scale, table)
+    criterion = f"{limits.method} is usable over a wider range of rates"
+    curves = {arm: table.curve(scale, arm) for arm in (limits.method, limits.baseline)}
+    if min(map(len, curves.values())) < 2:
+        return _undecided(criterion, "too few rates")
+    ranges = {arm: usable_range(curve, bar) for arm, curve in curves.items()}
+    widths = {arm: 1.0 if found is None else found.high / found.low for arm, found in ranges.items()}
+    text = "; ".join(
+        f"{arm} {'nowhere' if found is None else f'{found.low:.2g} to {found.high:.2g}'}, a factor of {widths[arm]:.1f}"
+        for arm, found in ranges.items()
+    )
+    ratio = widths[limits.method] / widths[limits.baseline]
+    return Finding(
+        criterion=criterion,
+        outcome="pass" if ratio >= limits.range_ratio else "fail",
+        text=f"{text} (mean success at least {bar:.2f}): {ratio:.1f} times as wide; it takes {limits.range_ratio:g}",
+    )
+
+
+def _costs_nothing(claim: Claim, scale: Scale, table: Table) -> Finding:
+    limits = claim.thresholds
+    criterion = f"on-policy {limits.method} costs nothing"
+    cells = [Cell(arm=arm, rate=scale.rate, updates=1) for arm in (limits.method, limits.baseline)]
+    found = _difference(table, *cells)
+    if found is None:
+        return _undecided(criterion, "too few runs with one update a rollout")
+    mean, interval = found
+    outcome: Outcome = "fail" if interval.high < 0 else "pass" if interval.low > -limits.margin else "not decided"
+    return Finding(
+        criterion=criterion,
+        outcome=outcome,
+        text=f"with one update a rollout the difference is {_signed(mean, interval)}; it must not lie below "
+        f"-{limits.margin:g}",
+    )
+
+
+def _beats(control: str, claim: Claim, scale: Scale, table: Table) -> Finding:
+    """Whether the effect is the method's own: a control that does as well explains it away."""
+    limits = claim.thresholds
+    criterion = f"{limits.method} beats {control}"
+    cells = [stress_cell(scale, arm) for arm in (limits.method, control)]
+    found = _difference(table, *cells)
+    if found is None:
+        return _undecided(criterion, "too few seeds in common", decides=False)
+    mean, interval = found
+    outcome: Outcome = "pass" if interval.low > 0 else "fail" if interval.high < limits.margin else "not decided"
+    died = f"{table.collapsed(cells[1])} of {len(table.seeds(cells[1]))} runs of {control} collapsed"
+    return Finding(criterion=criterion, outcome=outcome, text=f"{_signed(mean, interval)}; {died}", decides=False)
+
+
+def _difference(table: Table, first: Cell, second: Cell) -> tuple[float, Interval] | None:
+    """Mean and 95% interval of the paired difference of final success."""
+    one, other = table.finals(first), table.finals(second)
+    seeds = sorted(one.keys() & other.keys())
+    if len(seeds) < 3:
+        return None
+    pairs = [one[seed] for seed in seeds], [other[seed] for seed in seeds]
+    return float(np.mean(pairs[0]) - np.mean(pairs[1])), paired_difference(*pairs)
+
+
+def final_interval(table: Table, cell: Cell) -> tuple[float, Interval] | None:
+    """Mean and 95% interval of the cell's final success."""
+    finals = list(table.finals(cell).values())
+    return (float(np.mean(finals)), mean_interval(finals)) if len(finals) > 1 else None
+
+
+def _whole(scale: Scale, seeds: int, holds: bool) -> Outcome:
+    """Nothing is decided before every seed has run."""
+    return "not decided" if seeds < scale.seeds else "pass" if holds else "fail"
+
+
+def _undecided(criterion: str, why: str, *, decides: bool = True) -> Finding:
+    return Finding(criterion=criterion, outcome="not decided", text=why, decides=decides)
+
+
+def _signed(mean: float, interval: Interval) -> str:
+    return f"{mean:+.2f} (95% {interval.low:+.2f} to {interval.high:+.2f})"

@@ -1,0 +1,97 @@
+"""Runs in a few processes that live long: hundreds of short runs must not each wait for torch to load."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from turnwise.evaluate.results import is_complete
+from turnwise.reproduce.plan import FACTORS
+from turnwise.runs.checkpoints import Checkpoints
+
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""Small models gain nothing from more, and the result must not depend on how many runs go side by side."""
+_RUNS_PER_PROCESS = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A run to be brought to its end: its recipe in a file, and its folder."""
+
+    name: str
+    stage: Literal["sft", "train"]
+    recipe: Path
+    folder: Path
+
+
+def run_tasks(
+    tasks: Iterable[Task], *, jobs: int, report: Callable[[str], None], deadline: float | None = None
+) -> dict[str, str]:
+    """Run all tasks, `jobs` at once; returns what went wrong by name. After the deadline no more are begun."""
+    os.environ.update(_ONE_THREAD)  # the processes inherit it
+    waiting, running, faults = list(reversed(list(tasks))), dict[Future[str], Task](), dict[str, str]()
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=_RUNS_PER_PROCESS) as pool:
+        while waiting or running:
+            while waiting and len(running) < jobs and not _is_past(deadline):
+                task = waiting.pop()
+                running[pool.submit(perform, task)] = task
+            if not running:
+                report(f"the time is up; {len(waiting)} runs are left")
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                task = running.pop(future)
+                if fault := future.result():
+                    faults[task.name] = fault
+                report(f"{task.name}: {fault or 'complete'} ({len(waiting) + len(running)} to go)")
+    return faults
+
+
+def _is_past(deadline: float | None) -> bool:
+    return deadline is not None and time.monotonic() > deadline
+
+
+def perform(task: Task) -> str:
+    """One run from its beginning, or from where it was cut; returns what went wrong. A process of the pool calls it."""
+    from rich.console import Console
+
+    from turnwise.train.console import RunConsole
+    from turnwise.train.loop import imitate, resume, train
+    from turnwise.train.recipes import load_recipe
+
+    begun = (task.folder / "meta.json").is_file()
+    task.folder.parent.mkdir(parents=True, exist_ok=True)
+    with (
+        task.folder.with_name(f"{task.folder.name}.log").open("a") as log,
+        RunConsole(form="quiet", out=Console(file=log, width=120)) as console,
+    ):
+        try:
+            if begun:
+                resume(task.folder, console=console)
+            else:
+                (imitate if task.stage == "sft" else train)(load_recipe(task.recipe), task.folder, console=console)
+        except ValueError as error:
+            return str(error)
+    if not is_complete(task.folder):
+        return "interrupted; it goes on when the study does"
+    if task.stage == "train":
+        keep_numbers_only(task.folder)
+    return ""
+
+
+def keep_numbers_only(folder: Path) -> None:
+    """Hundreds of models are of no use to anyone; the scales that a control replays are. Safe to call twice."""
+    latest = Checkpoints(folder / "checkpoints").latest()
+    if latest is not None:
+        scale = json.loads((latest / "resume" / "state.json").read_text())["learner"]["scale"]
+        if scale is not None and "factors" in scale:
+            (folder / FACTORS).write_text(json.dumps(scale["factors"]))
+        shutil.rmtree(folder / "checkpoints")
