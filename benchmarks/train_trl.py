@@ -7,7 +7,8 @@ Two of TRL's multi-turn forms can play this task, and both are measured:
 - `rollout_func`, where the user writes the whole rollout. Ours is what a careful user would write: a batched
   `generate` for all unfinished episodes, then all their tools at once in threads. TRL only trains on the result.
 
-Neither keeps keys and values from one turn to the next: every turn reads its history again.
+Neither keeps keys and values from one turn to the next: every turn reads its history again. In the first a turn without
+a well-formed search ends the episode; in the second the environment answers it, as it does in Turnwise.
 """
 
 from __future__ import annotations
