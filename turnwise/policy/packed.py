@@ -59,6 +59,11 @@ class Layout:
         return rows
 
     @cached_property
+    def row_M(self) -> Tensor:
+        """The token rows of all buckets, one after the other."""
+        return torch.cat([rows.flatten() for rows in self.buckets])
+
+    @cached_property
     def place_T(self) -> Tensor:
         """Where each token lies in the buckets laid out one after the other."""
         place: list[range] = [range(0)] * len(self.lengths)
@@ -157,10 +162,13 @@ def _bucketed(
 ) -> Tensor:
     """One call per bucket. The filling comes after every real token, where causal attention cannot see it."""
     shared = query.shape[1] != key.shape[1]
+    # Gathered once for all buckets: the backward pass of a gather writes the whole row, however little it took.
+    gathered = [states[0].transpose(0, 1).index_select(0, layout.row_M) for states in (query, key, value)]
+    sizes = [rows.numel() for rows in layout.buckets]
     outputs: list[Tensor] = []
-    for rows in layout.buckets:
+    for rows, *pieces in zip(layout.buckets, *(states.split(sizes) for states in gathered), strict=True):
         mask = _band(rows.shape[1], window, query.device)
-        q, k, v = (states[0][:, rows].transpose(0, 1) for states in (query, key, value))
+        q, k, v = (piece.unflatten(0, rows.shape).transpose(1, 2) for piece in pieces)
         output = scaled_dot_product_attention(
             q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=shared
         )
