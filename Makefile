@@ -10,13 +10,9 @@ WORKERS ?= 2
 
 .PHONY: train test lint bench clean
 
+# Each training goes into a folder of its own, so that nothing is ever overwritten.
 train: $(READY)
-	$(BIN)/python examples/loop_in_one_file.py
-	@echo
-	@echo "The full trainer (checkpoints, guard, resume, run folders) is not built yet. Try next:"
-	@echo "  $(BIN)/python examples/loop_in_one_file.py --algorithm ppo"
-	@echo "  $(BIN)/turnwise explain st-ppo"
-	@echo "  $(BIN)/turnwise envs"
+	$(BIN)/turnwise train recipes/search-nano.yaml --output runs/search-nano-$$(date +%Y%m%d-%H%M%S)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)

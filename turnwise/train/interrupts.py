@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self
 
 
 class Interrupts:
-    """Notices SIGINT and SIGTERM: `with Interrupts() as interrupts: ... if interrupts.requested: ...`."""
+    """Notices SIGINT and SIGTERM: `with Interrupts(print) as interrupts: ... if interrupts.requested: ...`."""
 
-    def __init__(self) -> None:
+    def __init__(self, note: Callable[[str], None]) -> None:
         self.requested = False
+        self._note = note
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -29,3 +31,4 @@ class Interrupts:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+        self._note("finishing this step, then saving; once more stops at once")

@@ -92,7 +92,7 @@ class Trainer:
 
     def run(self) -> dict[str, Any]:
         """Train to the last step, or until the user or the guard says stop; returns a summary."""
-        with self.run_folder.claim(), Interrupts() as interrupts:
+        with self.run_folder.claim(), Interrupts(self.console.note) as interrupts:
             try:
                 if self.progress.step == 0:
                     self._save()
