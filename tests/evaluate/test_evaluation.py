@@ -72,7 +72,7 @@ def test_tries_that_end_alike_are_no_more_evidence_than_one():
 def test_interval_over_tasks_covers_the_truth_where_one_over_episodes_does_not():
     generator, truth, covered, naive = np.random.default_rng(0), 0.7, 0, 0
     ends = (episode(0.0), episode(1.0))
-    for _ in range(400):
+    for _ in range(200):
         rates = generator.beta(0.7, 0.3, size=40)  # tasks are mostly either easy or hopeless
         tries = generator.random((40, 8)) < rates[:, None]
         groups = [Group(id="", trajectories=[ends[int(won)] for won in task]) for task in tries]
@@ -80,8 +80,8 @@ def test_interval_over_tasks_covers_the_truth_where_one_over_episodes_does_not()
         covered += metrics["eval/success_low"] <= truth <= metrics["eval/success_high"]
         low, high = wilson_interval(tries.mean(), tries.size)
         naive += low <= truth <= high
-    assert 0.92 <= covered / 400 <= 0.98
-    assert naive / 400 < 0.75
+    assert 0.92 <= covered / 200 <= 0.98
+    assert naive / 200 < 0.75
 
 
 def test_no_sound_episode_leaves_only_the_count_of_faults():
