@@ -100,10 +100,9 @@ def token_ratios(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> tuple[
 
     For looking at a batch; the loss itself comes from `compute_loss`.
     """
-    scores = Scores(logprob_T=logprob_T)
-    _check_scores(batch, scores)
+    _check_shape(batch, logprob_T)
     with torch.no_grad():
-        ratio_T, terms = _surrogate(row, batch, _on_sampled(batch, scores).logprob_T)
+        ratio_T, terms = _surrogate(row, batch, _zero_elsewhere(batch, logprob_T))
     return torch.where(batch.sampled_T, ratio_T, 1.0), terms.clipped_T & batch.sampled_T
 
 
@@ -140,14 +139,18 @@ def _stream(axis: str, part: Part, batch: TokenBatch, values_T: Any) -> Tensor:
 
 
 def _check_scores(batch: TokenBatch, scores: Scores) -> None:
+    _check_shape(batch, scores.logprob_T)
+    batch.require_finite("log-prob", scores.logprob_T)
+
+
+def _check_shape(batch: TokenBatch, logprob_T: Tensor) -> None:
     if batch.advantage_T is None:
         raise ValueError("the batch has no advantages; run compute_credit first")
-    if scores.logprob_T.shape != batch.ids_T.shape:
+    if logprob_T.shape != batch.ids_T.shape:
         raise ValueError(
-            f"log-probs have shape {tuple(scores.logprob_T.shape)} but the batch has {batch.tokens} tokens; "
+            f"log-probs have shape {tuple(logprob_T.shape)} but the batch has {batch.tokens} tokens; "
             "entry t must belong to token t itself"
         )
-    batch.require_finite("log-prob", scores.logprob_T)
 
 
 def _on_sampled(batch: TokenBatch, scores: Scores) -> Scores:

@@ -99,7 +99,7 @@ def _parse_steps(steps: str | None) -> list[int]:
 def _show_checks(checks: Sequence[StepCheck]) -> None:
     from turnwise.train.verify import CHECKS
 
-    numbers = [Column(name, justify="right") for name in ("step", "episodes", "tokens", "mean gap", "worst")]
+    numbers = [Column(name, justify="right") for name in ("step", "episodes", "sampled", "mean gap", "worst")]
     table = Table(*numbers[:3], *CHECKS, *numbers[3:], box=None, pad_edge=False)
     for check in checks:
         verdicts = {finding.check: finding.verdict for finding in check.findings}
@@ -119,15 +119,15 @@ def _show_checks(checks: Sequence[StepCheck]) -> None:
 
 def _show_remarks(checks: Sequence[StepCheck]) -> None:
     """Every defect and every note once, with the steps that have it."""
-    steps: defaultdict[tuple[str, str, str], list[str]] = defaultdict(list)
+    from turnwise.train.recorded import spans
+
+    steps: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
     for check in checks:
         for finding in check.findings:
             if finding.verdict != "pass":
-                steps[finding.verdict, finding.check, finding.text].append(str(check.step))
+                steps[finding.verdict, finding.check, finding.text].append(check.step)
     for (verdict, name, text), where in steps.items():
-        console().print(
-            Text(f"{verdict}, step {', '.join(where)}, {name}: {printable(text)}", VERDICT_COLOURS[verdict])
-        )
+        console().print(Text(f"{verdict}, step {spans(where)}, {name}: {printable(text)}", VERDICT_COLOURS[verdict]))
 
 
 def _show_step(outcome: Replayed) -> None:

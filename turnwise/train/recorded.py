@@ -62,8 +62,8 @@ class Recording:
             )
         if missing := [step for step in steps if step not in recorded]:
             raise ValueError(
-                f"{self.run.path} has no trajectories of step {missing[0]}; it has them of {_spans(sorted(recorded))}, "
-                "and log.rollouts=1 writes those of every step"
+                f"{self.run.path} has no trajectories of step {missing[0]}; it has those of step "
+                f"{spans(sorted(recorded))}, and log.rollouts=1 writes those of every step"
             )
 
     def groups(self, step: int) -> list[Group]:
@@ -120,13 +120,12 @@ class Recording:
         return [f"{name} was {then[name]}, now {now[name]}" for name in now if then[name] != now[name]]
 
 
-def _spans(steps: Sequence[int]) -> str:
-    """`steps 1 to 5, 8`."""
-    spans: list[list[int]] = []
+def spans(steps: Sequence[int]) -> str:
+    """Many numbers in few words: `spans([1, 2, 3, 8])` is "1-3, 8"."""
+    found: list[tuple[int, int]] = []
     for step in steps:
-        if spans and step == spans[-1][-1] + 1:
-            spans[-1] = [spans[-1][0], step]
+        if found and step == found[-1][1] + 1:
+            found[-1] = (found[-1][0], step)
         else:
-            spans.append([step])
-    texts = [f"{span[0]} to {span[-1]}" if span[0] != span[-1] else str(span[0]) for span in spans]
-    return f"step{'s' * (len(steps) > 1)} {', '.join(texts)}"
+            found.append((step, step))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

@@ -125,8 +125,7 @@ class Verifier:
             except ValueError as error:
                 return None, Finding(check="gap", verdict="defect", text=str(error))
         if not gaps:
-            missing = ", ".join(str(version) for version in sorted(by_version))
-            return None, Finding(check="gap", verdict="note", text=f"the weights of version {missing} are not kept")
+            return None, Finding(check="gap", verdict="note", text="the weights that sampled are not kept")
         worst = max(gaps, key=lambda gap: gap.worst)
         return worst, self._describe(worst)
 
