@@ -27,6 +27,12 @@ def read_rollout(groups: Sequence[Group], *, version: int) -> dict[str, float]:
     return metrics | (_outcomes(sound) | _conduct(sound, version) if sound else {})
 
 
+def find_errors(groups: Sequence[Group], *, culprit: str = "") -> list[str]:
+    """What went wrong in the episodes that failed, in their own words; `culprit` asks for those of "env" or "agent"."""
+    failed = [each for group in groups for each in group.trajectories if each.stop.is_failure]
+    return [str(each.info.get("error", "")) for each in failed if culprit in ("", each.info.get("culprit"))]
+
+
 def _outcomes(sound: Sequence[Trajectory]) -> dict[str, float]:
     return {
         "rollout/success": sum(trajectory.success for trajectory in sound) / len(sound),

@@ -113,6 +113,8 @@ class PlayedAhead:
     ) -> None:
         self._player, self._recipe, self._first = player, recipe, first
         self._kept = dict(kept or {})
+        self._skipped = frozenset(self._kept)
+        """Steps not to be played again, also after they were handed out."""
         self._finished: defaultdict[int, list[Finished]] = defaultdict(list)
         self._step_of: dict[str, int] = {}
         self._version = first - 1
@@ -180,7 +182,7 @@ class PlayedAhead:
         for step in count(self._first):
             if step > self._recipe.train.steps:
                 return
-            if step in self._kept:
+            if step in self._skipped:
                 continue
             while self._version < step - 1 - self._recipe.algorithm.max_lag:
                 if self._closed:

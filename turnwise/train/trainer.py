@@ -26,7 +26,7 @@ from turnwise.train.imitation import Imitation
 from turnwise.train.interrupts import Interrupts
 from turnwise.train.learner import Learner, Report
 from turnwise.train.player import Player
-from turnwise.train.readings import read_rollout
+from turnwise.train.readings import find_errors, read_rollout
 from turnwise.train.setup import make_renderer
 from turnwise.train.source import Demonstrated, Played, PlayedAhead, Source, answers_inline
 from turnwise.train.state import load_learner, read_ahead, read_state, write_state
@@ -132,6 +132,9 @@ class Trainer:
             with watch.timing("score"):
                 batch = self.learner.prepare(groups)
             if batch is None:
+                if errors := find_errors(groups, culprit="agent"):
+                    # Nothing is left, and the policy itself could not go on: its numbers have gone.
+                    self.guard.broken(step=step, text=errors[-1])
                 return Report(), None
             self.console.phase("learning")
             with watch.timing("update"):
@@ -152,20 +155,20 @@ class Trainer:
         if every and step % every == 0:
             write_groups(self.run_folder.rollouts_file(step), groups)
         self.loggers.row(row)
-        self._count_faults(row)
+        self._count_faults(row, groups)
         self.console.step(row, guard=self.guard.state)
 
-    def _count_faults(self, row: dict[str, Any]) -> None:
+    def _count_faults(self, row: dict[str, Any], groups: list[Group]) -> None:
         if not row["rollout/faults"]:
             self.progress.lost = 0
             return
-        errors = self.player.scheduler.stats.last_error
-        self._event("faults", share=row["rollout/faults"], last_error=errors.get(self.recipe.env.id, ""))
+        last_error = find_errors(groups)[-1]
+        self._event("faults", share=row["rollout/faults"], last_error=last_error)
         self.progress.lost = self.progress.lost + 1 if row["rollout/faults"] == 1 else 0
         if self.progress.lost == _LOST_STEPS:
             raise ValueError(
                 f"every episode of the last {_LOST_STEPS} steps failed; the last error of {self.recipe.env.id}: "
-                f"{errors.get(self.recipe.env.id, 'unknown')}"
+                f"{last_error}"
             )
 
     def _act(self, verdict: Verdict, error: NonFiniteError | None) -> None:
@@ -184,11 +187,15 @@ class Trainer:
     def _restore(self) -> None:
         """Go back to the last good weights, critic and optimisers; the count of steps goes on."""
         good = self.progress.good
+        self._event("restored", good=good)
         self.console.note(f"restoring the state of step {good}")
         with self.player.paused():
             load_learner(self.run_folder.checkpoints.at(good), self.learner)
         self.player.publish(self.progress.step)
         self.progress.saved = [step for step in self.progress.saved if step <= good]
+        if self.progress.reference > good:  # it was taken from what is now given up
+            self.progress.reference = good
+            self._load_reference()
         self.guard.restored(good)
 
     def _keep_promises(self, step: int) -> None:
@@ -200,17 +207,18 @@ class Trainer:
             self._evaluate(samples="after" if last else "")
         self._promote()
         if renew:
-            self.learner.reference, self.progress.reference = Reference.copy_of(self.learner.policy), step
+            self.progress.reference = step
         if last or renew or step % recipe.checkpoint.every == 0 or self.progress.best == step:
             self._save()
+        if renew:
+            self._load_reference()
 
     def _promote(self) -> None:
-        """A checkpoint is good once enough healthy steps have followed it."""
-        progress, patience = self.progress, self.recipe.guard.patience
-        good = [
-            saved for saved in progress.saved if progress.step - saved >= patience and self.guard.healthy_since(saved)
-        ]
+        """A checkpoint is good once enough healthy steps have followed it; by then it is decided."""
+        progress, decided = self.progress, self.progress.step - self.recipe.guard.patience
+        good = [saved for saved in progress.saved if saved <= decided and self.guard.healthy_since(saved)]
         progress.good = max([progress.good, *good])
+        progress.saved = [saved for saved in progress.saved if saved > decided]
 
     def _evaluate(self, *, samples: str) -> None:
         specs = play_specs(self.recipe)
@@ -238,9 +246,8 @@ class Trainer:
         state = {"progress": vars(progress), "guard": self.guard.state_dict(), "sizes": run.sizes()}
         ahead = self.source.ahead() if progress.step else {}
         run.checkpoints.write(progress.step, lambda path: write_state(path, self.learner, state, ahead))
-        run.checkpoints.prune(
-            keep=self.recipe.checkpoint.keep, always={progress.good, progress.best, progress.reference}
-        )
+        needed = {progress.good, progress.best, progress.reference, *progress.saved}
+        run.checkpoints.prune(keep=self.recipe.checkpoint.keep, always=needed)
 
     def _load(self, checkpoint: Path) -> None:
         state = read_state(checkpoint)
@@ -250,9 +257,13 @@ class Trainer:
         load_learner(checkpoint, self.learner)
         self.learner.rate_factor = self.guard.learning_rate_factor
         if self.learner.reference is not None and self.progress.reference:
-            reference = self.run_folder.checkpoints.at(self.progress.reference)
-            self.learner.reference = Reference.of_folder(reference, like=self.learner.policy)
+            self._load_reference()
         self.player.publish(self.progress.step)
+
+    def _load_reference(self) -> None:
+        """Take the reference from its checkpoint, always: a resumed run must have the same bits."""
+        checkpoint = self.run_folder.checkpoints.at(self.progress.reference)
+        self.learner.reference = Reference.of_folder(checkpoint, like=self.learner.policy)
 
     def _make_source(self, imitation: Imitation | None, checkpoint: Path | None) -> Source:
         if imitation is not None:
