@@ -1,0 +1,90 @@
+"""Environments in words that pico knows: one that it learns in seconds, and versions that are slow, faulty or false."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from turnwise.envs import Env
+
+WANTED = frozenset("abcdefgh1234")
+"""Half of pico's words. Random weights seldom end a turn in time, so they succeed in one episode of twenty."""
+
+
+class Say(Env):
+    """Begin each of a few turns with a wanted word, and end it: the share of turns so done is the reward."""
+
+    def __init__(self, *, turns: int = 1, split: str = "train") -> None:
+        super().__init__(split=split)
+        self.turns = turns
+
+    def reset(self, seed: int | None = None, task: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.seed, self.turn, self.right = seed or 0, 0, 0
+        return self._observation(), {}
+
+    def step(self, action: str) -> Any:
+        self.turn += 1
+        self.right += action.split(" ")[0] in WANTED
+        done = self.turn == self.turns
+        reward = self.right / self.turns if done else 0.0
+        return self._observation(), reward, done, False, {"success": self.right == self.turns} if done else {}
+
+    def sample_random_action(self) -> str:
+        return self.rng.choice("abcdefgh")
+
+    def oracle(self) -> str:
+        return "a"
+
+    def _observation(self) -> str:
+        return f"from {self.rng.choice('efgh')} {self.rng.choice('1234')}"
+
+
+class Slow(Say):
+    """Every step takes `seconds`, give or take `jitter` of them that no seed decides."""
+
+    def __init__(self, *, seconds: float = 0.0, jitter: float = 0.0, turns: int = 2, split: str = "train") -> None:
+        super().__init__(turns=turns, split=split)
+        self.seconds, self.jitter = seconds, jitter
+
+    async def step(self, action: str) -> Any:
+        await asyncio.sleep(self.seconds + random.uniform(0, self.jitter))
+        return super().step(action)
+
+
+class Faulty(Say):
+    """A share of the steps raises, hangs or returns what no environment may; which, the seed decides."""
+
+    def __init__(self, *, share: float = 0.1, turns: int = 2, split: str = "train") -> None:
+        super().__init__(turns=turns, split=split)
+        self.share = share
+
+    async def step(self, action: str) -> Any:
+        # The fault is drawn apart from the observations: splits and seeds of tasks stay as they are.
+        chance = random.Random(f"{self.split}:{self.seed}:{self.turn}:{action}")
+        if chance.random() < self.share:
+            return await self._fail(chance.choice(("raise", "hang", "reward", "shape")))
+        return super().step(action)
+
+    async def _fail(self, how: str) -> Any:
+        if how == "raise":
+            raise RuntimeError("the tool broke")
+        if how == "hang":
+            await asyncio.sleep(3600)
+        return ("from e 1", float("nan"), False, False, {}) if how == "reward" else "from e 1"
+
+
+class Flips(Say):
+    """From a task on, training tasks pay for what was wrong: the sign of the reward is turned round."""
+
+    reward_range = (-1.0, 1.0)
+
+    def __init__(self, *, after: int = 10**9, split: str = "train") -> None:
+        super().__init__(split=split)
+        self.after = after
+
+    def step(self, action: str) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        flipped = self.split == "train" and self.seed % 1_000_003 >= self.after
+        return observation, -reward if flipped else reward, terminated, truncated, info
