@@ -62,3 +62,17 @@ def test_killed_and_resumed_a_run_ends_with_the_same_bits(
     codes = run_with_kills(tmp_path / "run", moments)
     assert codes == [KILLED] * len(moments) + [0]
     assert_equal_runs(tmp_path / "run", uninterrupted)
+
+
+def test_a_resumed_run_stays_near_the_reference_that_it_began_with(tmp_path: Path) -> None:
+    rollout = {"episodes": 16, "max_turns": 4, "max_tokens": 12}
+    changes = {
+        "algorithm": "grpo",
+        "train": {"steps": 6, "learning_rate": 1e-3, "reference_every": 4},
+        "rollout": rollout,
+    }
+    assert run_with_kills(tmp_path / "whole", [], **changes) == [0]
+    moments = [("playing", 3, 0.05), ("learning", 2, 0.02)]  # after the checkpoints of steps 2 and 4
+    assert run_with_kills(tmp_path / "cut", moments, **changes) == [KILLED, KILLED, 0]
+    assert_equal_runs(tmp_path / "cut", tmp_path / "whole")
+    assert numbers(tmp_path / "whole", "metrics.jsonl")[3]["loss/reference_kl"] > 0.001

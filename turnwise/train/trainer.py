@@ -256,14 +256,17 @@ class Trainer:
         self.run_folder.rewind(state["sizes"], self.progress.step)
         load_learner(checkpoint, self.learner)
         self.learner.rate_factor = self.guard.learning_rate_factor
-        if self.learner.reference is not None and self.progress.reference:
+        if self.learner.reference is not None:
             self._load_reference()
         self.player.publish(self.progress.step)
 
     def _load_reference(self) -> None:
         """Take the reference from its checkpoint, always: a resumed run must have the same bits."""
-        checkpoint = self.run_folder.checkpoints.at(self.progress.reference)
-        self.learner.reference = Reference.of_folder(checkpoint, like=self.learner.policy)
+        policy, step = self.learner.policy, self.progress.reference
+        if step == 0 and policy.has_adapter:  # which began as nothing: the first policy is the base under it
+            self.learner.reference = Reference.base_of(policy)
+        else:
+            self.learner.reference = Reference.of_folder(self.run_folder.checkpoints.at(step), like=policy)
 
     def _make_source(self, imitation: Imitation | None, checkpoint: Path | None) -> Source:
         if imitation is not None:
