@@ -7,15 +7,12 @@ import inspect
 import threading
 from collections import defaultdict
 from collections.abc import AsyncGenerator
-from inspect import iscoroutinefunction
 from itertools import count
 from typing import Protocol
 
 from turnwise.algorithm.parts import function_of
 from turnwise.envs.base import Env
-from turnwise.envs.base import Env
 from turnwise.envs.registry import make
-from turnwise.envs.wrappers.base import Wrapper
 from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.rollout.scheduler import Finished, in_groups
 from turnwise.train.config import Recipe
