@@ -113,6 +113,12 @@ class Algorithm(BaseModel):
         return self.mismatch.kind != "none" or self.ratio.options.get("against") == "mu"
 
     @property
+    def moves_by_advantage_alone(self) -> bool:
+        """Whether tokens without advantage have no gradient: no critic, no penalty, a surrogate that scales with it."""
+        scales = self.surrogate.kind in ("ppo-clip", "mask", "cispo", "reinforce")
+        return scales and not self.needs_critic and not self.regularizers
+
+    @property
     def needs_collision(self) -> bool:
         return self.scale.options.get("estimator") == "logit"
 

@@ -99,7 +99,7 @@ class Train(Settings):
     betas: tuple[Share, Share] = (0.9, 0.95)
     weight_decay: float = Field(default=0.0, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
-    micro_tokens: int = Field(default=16384, ge=1)
+    micro_tokens: int = Field(default=4096, ge=1)
     """Tokens of one forward pass; a minibatch with more accumulates gradients. It changes memory, never the result."""
     critic: Literal["separate", "shared"] = "separate"
     """A value model of its own, or a head on the policy's trunk."""
@@ -153,7 +153,6 @@ class GuardChoice(Settings):
     def _short(cls, value: Any) -> Any:
         mode = "off" if value is False else value  # YAML reads a bare off as False
         return {"mode": mode, "signals": {}} if isinstance(mode, str) else value
-
 
     @field_validator("signals", mode="before")
     @classmethod

@@ -135,7 +135,8 @@ class Learner:
     # Optimiser steps.
 
     def _update(self, batch: TokenBatch, step: int, number: int, allows: Allows | None) -> Update:
-        counts = Counts.of(batch)
+        counts = Counts.of(batch)  # of all sequences, also of those that the model need not see
+        batch = batch.select(_moving(batch)) if self.row.moves_by_advantage_alone else batch
         self.actor.zero_grad()
         if self.critic_optimizer is not None:
             self.critic_optimizer.zero_grad()
@@ -223,6 +224,13 @@ def _make_critic(policy: TextPolicy, row: Algorithm, settings: Train) -> Critic 
     if settings.critic == "shared":
         return Critic.shared(policy, bins=bins)
     return Critic.separate(policy.model, bins=bins)
+
+
+def _moving(batch: TokenBatch) -> list[int]:
+    """Sequences with an advantage anywhere: the others have no gradient. At least one, so that there is a loss."""
+    assert batch.advantage_T is not None
+    moves_T = batch.sampled_T & (batch.advantage_T != 0)
+    return batch.sequence_T[moves_T].unique().tolist() or [0]
 
 
 def _there(tensor: Tensor | None) -> Tensor:
