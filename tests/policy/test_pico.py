@@ -49,7 +49,7 @@ def test_a_conversation_grows_by_deltas_that_spell_the_template():
     conversation = renderer.open()
     first = conversation.observe("2 hops from c f")
     assert renderer.decode(first.ids) == "<|user|>2 hops from c f<|agent|>"
-    assert conversation.record([*renderer.encode("get c f"), renderer.end_id]) == "get c f"
+    assert conversation.record([*renderer.encode("get c f"), *renderer.stop_ids]) == "get c f"
     second = conversation.observe("a h")
     assert (renderer.decode(second.ids), second.restarts, renderer.stats.altered) == ("<|user|>a h<|agent|>", False, 0)
 

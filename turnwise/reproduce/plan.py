@@ -110,7 +110,8 @@ def run_recipe(claim: Claim, scale: Scale, run: StudyRun, *, model: str, output:
 
 def start_recipe(claim: Claim, scale: Scale, seed: int, *, chats: Path) -> Recipe:
     """The recipe of a seed's imitation."""
-    overrides: dict[str, Any] = {"seed": seed, "name": f"start-seed-{seed}"}
+    # Its curve is of no interest, and it has many more steps than a run.
+    overrides: dict[str, Any] = {"seed": seed, "name": f"start-seed-{seed}", "eval": {"every": 0}}
     if scale.start.model is not None:
         overrides["model"] = {"name": scale.start.model.format(seed=seed)}
     if scale.start.slips is not None:
@@ -140,8 +141,9 @@ def _permuted(folder: Path, seed: int) -> list[float]:
 
 
 def _load(claim: Claim, scale: Scale, overrides: dict[str, Any]) -> Recipe:
+    """Settings of the scale below those of the run, section by section."""
     settings = {**scale.settings, **overrides}
-    for section in ("train", "algorithm"):
-        if section in scale.settings:
-            settings[section] = {**scale.settings[section], **overrides.get(section, {})}
+    for section, below in scale.settings.items():
+        if isinstance(below, dict) and isinstance(overrides.get(section), dict):
+            settings[section] = {**below, **overrides[section]}
     return load_recipe(claim.folder / scale.recipe, settings)

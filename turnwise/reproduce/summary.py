@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 from turnwise.reproduce.claim import Claim, Scale
 from turnwise.reproduce.figure import Point, draw_rates
@@ -19,8 +19,8 @@ def conclude(claim: Claim, scale: Scale, rows: Sequence[Row], output: Path) -> l
     """Write verdict and figure into the study's folder; returns the findings."""
     table, findings = Table(rows), judge(claim, scale, rows)
     write_whole(output / VERDICT, "\n".join(_lines(claim, scale, table, findings)).encode() + b"\n")
-    curves = {arm: _points(scale, table, arm) for arm in table.arms(scale)}
-    if curves:
+    curves = {arm: points for arm in table.arms(scale) if (points := _points(scale, table, arm))}
+    if curves:  # intervals need two seeds
         title = f"{scale.updates} updates a rollout: success against learning rate"
         figure = draw_rates(curves, title=title, bar=usable_bar(claim, scale, table))
         write_whole(output / FIGURE, figure.encode())
@@ -56,7 +56,8 @@ def _cell_line(table: Table, cell: Cell) -> str:
     if found is None:
         return ""
     mean, interval = found
-    numbers = [_mean(runs, name) for name in ("clip_fraction", "gradient_tail", "scale", "explained_variance")]
+    # Medians: where a dead run's returns no longer vary, shares of their variance have no bound.
+    numbers = [_median(runs, name) for name in ("clip_fraction", "gradient_tail", "scale", "explained_variance")]
     cells = [
         cell.arm,
         f"{fmean(row['applied_rate'] for row in runs):.2g}",
@@ -64,16 +65,16 @@ def _cell_line(table: Table, cell: Cell) -> str:
         str(cell.lag),
         str(len(runs)),
         f"{mean:.2f} ({interval.low:.2f} to {interval.high:.2f})",
-        _mean(runs, "area"),
+        f"{fmean(row['area'] for row in runs):.2f}",
         f"{table.collapsed(cell)}/{len(runs)}",
         *numbers,
     ]
     return f"| {' | '.join(cells)} |"
 
 
-def _mean(runs: Sequence[Row], name: str) -> str:
+def _median(runs: Sequence[Row], name: str) -> str:
     values = [row[name] for row in runs if row[name] is not None]
-    return f"{fmean(values):.2f}" if values else ""
+    return f"{median(values):.2f}" if values else ""
 
 
 def _points(scale: Scale, table: Table, arm: str) -> list[Point]:

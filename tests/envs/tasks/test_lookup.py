@@ -63,7 +63,7 @@ def test_what_cannot_be_read_costs_a_turn(action):
 
 def test_running_out_of_turns_is_a_loss_and_not_a_cut():
     env = started(max_turns=4)
-    steps = [env.step("get a b") for _ in range(4)]
+    steps = [env.step(f"get {env.start}") for _ in range(4)]
     assert [(terminated, truncated) for _, _, terminated, truncated, _ in steps] == [(False, False)] * 3 + [
         (True, False)
     ]
@@ -72,12 +72,19 @@ def test_running_out_of_turns_is_a_loss_and_not_a_cut():
         env.step("get a b")
 
 
-def test_states_are_equal_whatever_the_order_of_looking_up():
-    one, other = started(), started()
-    keys = [one.step(action)[4]["state_key"] for action in ("get a b", "get c d")]
-    others = [other.step(action)[4]["state_key"] for action in ("get c d", "get a b")]
-    assert keys[1] == others[1]
-    assert keys[0] != others[0]
+def test_the_state_is_what_has_been_looked_up():
+    env = started()
+    before = env._state_key()
+    assert env.step("get nothing")[4]["state_key"] == before
+    assert env.step(env.oracle())[4]["state_key"] == f"{before}, {env.start}: {env.table[env.start]}"
+
+
+def test_only_keys_that_were_seen_can_be_looked_up():
+    env = started()
+    second = env.table[env.start]
+    assert env.step(f"get {second}")[0] == "error"
+    assert env.step(f"get {env.start}")[0] == second
+    assert env.step(f"get {second}")[0] == env.table[second]
 
 
 def test_impossible_settings_are_refused():

@@ -23,8 +23,9 @@ class Lookup(Env):
         a h              →  get a h
         e b              →  answer e b
 
-    Every answer ends the episode, and so does the last turn: running out of turns is a loss like a wrong answer, not a
-    cut of something that could go on.
+    Only keys that were seen can be looked up: the first one, and what came back. Anything else is an error, which costs
+    the turn. Every answer ends the episode, and so does the last turn: running out of turns is a loss like a wrong
+    answer, not a cut of something that could go on.
     """
 
     def __init__(self, *, hops: tuple[int, ...] = (2,), max_turns: int = 5, split: str = "train") -> None:
@@ -50,6 +51,8 @@ class Lookup(Env):
         if self.over:
             raise ValueError("no episode is running; call reset() first")
         word, key = _parse(action)
+        if word == GET and key not in self._seen():
+            word = key = ""
         self.turn += 1
         right = word == ANSWER and key == self._chain()[-1]
         self.over = word == ANSWER or self.turn == self.max_turns
@@ -62,14 +65,17 @@ class Lookup(Env):
         return observation, float(right), self.over, False, self._info(word, key, right)
 
     def sample_random_action(self) -> str:
-        """Either word with any key."""
-        return f"{self.rng.choice((GET, ANSWER))} {self.rng.choice(KEYS)}"
+        """Either word with a key that was seen."""
+        return f"{self.rng.choice((GET, ANSWER))} {self.rng.choice(self._seen())}"
 
     def oracle(self) -> str:
         """Look up the first key of the chain that is not known yet, then answer."""
         *steps, end = self._chain()
         unknown = [key for key in steps if key not in self.known]
         return f"{GET} {unknown[0]}" if unknown else f"{ANSWER} {end}"
+
+    def _seen(self) -> list[str]:
+        return [self.start, *self.known.values()]
 
     def _chain(self) -> list[str]:
         """The keys from the first to the answer."""

@@ -1,0 +1,66 @@
+"""Parts that only studies need: scales that are kept and replayed, cuts that count as losses, experts who slip."""
+
+import json
+
+import pytest
+import torch
+
+from turnwise.algorithm import make_scale, preset
+from turnwise.reproduce.demonstrations import write_slips
+from turnwise.reproduce.parts import RecordedScale, ReplayedScale, cut_is_lost
+from turnwise.train.config import EnvChoice
+from turnwise.types import Group, StopReason, Trajectory, Turn
+
+
+def observed(scale, norm: float) -> float:
+    coefficient_T = torch.tensor([norm])
+    scale.observe(bias=torch.ones(()), coefficient_T=coefficient_T, logprob_T=torch.zeros(1), parameters=())
+    return scale.finish().value
+
+
+def test_a_recorded_scale_scales_as_the_plain_one_and_keeps_every_factor():
+    plain = make_scale(preset("st-ppo"))
+    kind = "turnwise.reproduce.parts:RecordedScale"
+    recorded = make_scale(preset("st-ppo").override({"scale": {"kind": kind}}))
+    assert isinstance(recorded, RecordedScale)
+    values = [observed(recorded, norm) for norm in (3.0, 1.0, 9.0)]
+    assert values == [observed(plain, norm) for norm in (3.0, 1.0, 9.0)]
+    assert recorded.state_dict()["factors"] == values
+    again = RecordedScale()
+    again.load_state_dict(recorded.state_dict())
+    assert observed(again, 2.0) == observed(recorded, 2.0)
+    assert again.state_dict() == recorded.state_dict()
+
+
+def test_a_replayed_scale_follows_its_list_whatever_happens_and_resumes_in_place():
+    scale = ReplayedScale(factors=[0.5, 0.25, 1.0])
+    assert [observed(scale, norm) for norm in (100.0, 0.0)] == [0.5, 0.25]
+    again = ReplayedScale(factors=[0.5, 0.25, 1.0])
+    again.load_state_dict(scale.state_dict())
+    assert [observed(again, 1.0) for _ in range(2)] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("stop", "ended"),
+    [(StopReason.MAX_TOKENS, True), (StopReason.CONTEXT_FULL, True), (StopReason.MAX_TURNS, False)],
+)
+def test_a_turn_that_never_ended_ends_the_episode(stop, ended):
+    trajectory = Trajectory(id="a", turns=[Turn(sampled_ids=[1])], stop=stop, truncated=True)
+    (after,) = cut_is_lost(Group(id="a", trajectories=[trajectory])).trajectories
+    assert (after.terminated, after.truncated, after.turns) == (ended, not ended, trajectory.turns)
+
+
+def test_an_expert_slips_as_often_as_asked_and_failures_are_kept(tmp_path):
+    def chats(share):
+        write_slips(tmp_path / "a.jsonl", EnvChoice(id="lookup/mixed"), count=300, share=share, seed=1)
+        return [json.loads(line)["messages"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+
+    sound, noisy = chats(0.0), chats(0.25)
+    assert chats(0.25) == noisy
+    assert len(sound) == len(noisy) == 300
+    assert {len(chat) for chat in sound} <= {4, 6, 8}  # a key may point to itself, or back
+    errors = [sum(message["content"] == "error" for message in chat) for chat in noisy]
+    assert 0.5 < sum(errors) / 300 < 2.5
+    assert all(
+        message["role"] == ("user", "assistant")[place % 2] for chat in noisy for place, message in enumerate(chat)
+    )

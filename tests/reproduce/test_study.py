@@ -1,0 +1,102 @@
+"""A whole study in small: starts, runs, controls that take over what other runs did, and going on where it was."""
+
+import json
+
+import pytest
+import yaml
+
+from tests.reproduce.tiny import write_claim
+from turnwise.evaluate.results import is_complete
+from turnwise.reproduce.claim import load_claim
+from turnwise.reproduce.plan import mean_scale
+from turnwise.reproduce.study import RESULTS, Study
+from turnwise.reproduce.summary import conclude
+from turnwise.runs.journal import read_journal
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("study")
+    claim = load_claim(str(write_claim(folder / "tiny")))
+    made = Study(claim, "cpu", folder / "output")
+    assert made.run(jobs=1, report=lambda text: None) == {}
+    return made
+
+
+def folder_of(study: Study, arm: str, **cell):
+    return next(
+        run.folder(study.output)
+        for run in study.runs
+        if run.cell.arm == arm and all(getattr(run.cell, name) == value for name, value in cell.items())
+    )
+
+
+def recipe_of(study: Study, arm: str, **cell):
+    return yaml.safe_load((folder_of(study, arm, **cell) / "config.yaml").read_text())
+
+
+def test_every_run_is_complete_and_keeps_numbers_only(study):
+    assert len(study.runs) == 5
+    for run in study.runs:
+        folder = run.folder(study.output)
+        assert is_complete(folder)
+        assert not (folder / "checkpoints").exists()
+
+
+def test_all_arms_start_from_the_one_imitation_of_their_seed(study):
+    models = {recipe_of(study, run.cell.arm)["model"]["name"] for run in study.runs}
+    assert models == {str(study.output / "start" / "seed-0" / "checkpoints" / "step_000048")}
+    starts = {row["start"] for row in study.results()}
+    assert len(starts) == 1
+
+
+def test_the_matched_control_learns_at_the_rate_that_the_method_really_had(study):
+    scale = mean_scale(folder_of(study, "st-ppo"))
+    assert 0 < scale < 1
+    assert recipe_of(study, "matched")["train"]["learning_rate"] == pytest.approx(2e-2 * scale)
+
+
+def test_the_permuted_control_replays_the_same_factors_in_another_order(study):
+    factors = json.loads((folder_of(study, "st-ppo") / "factors.json").read_text())
+    replayed = recipe_of(study, "permuted")["algorithm"]["scale"]["factors"]
+    assert len(factors) == 2 * 4
+    assert sorted(replayed) == sorted(factors)
+    applied = [row["train/scale"] for row in read_journal(folder_of(study, "permuted") / "metrics.jsonl")]
+    assert applied == [pytest.approx(sum(replayed[start : start + 4]) / 4) for start in (0, 4)]
+
+
+def test_updates_are_whole_passes_and_half_the_epochs_are_half(study):
+    made = {run.cell: recipe_of(study, run.cell.arm, updates=run.cell.updates)["algorithm"] for run in study.runs}
+    passes = {(cell.arm, cell.updates): (row["epochs"], row["minibatches"]) for cell, row in made.items()}
+    assert passes["st-ppo", 4] == (2, 2)
+    assert passes["ppo", 1] == (1, 1)
+    assert passes["half", 4] == (1, 2)
+
+
+def test_a_second_call_runs_nothing(study):
+    said = []
+    assert study.run(jobs=1, report=said.append) == {}
+    assert said == []
+
+
+def test_the_conclusion_is_written_from_results_alone(study):
+    rows = study.write_results()
+    assert json.loads((study.output / RESULTS).read_text()) == rows
+    findings = conclude(study.claim, study.scale, rows, study.output)
+    assert len(findings) == 7
+    text = (study.output / "verdict.md").read_text()
+    assert text.startswith("# A tiny paper: not decided")
+
+
+def test_a_run_with_other_settings_is_not_mixed_in(study):
+    cut = folder_of(study, "half", updates=4)
+    events = cut / "events.jsonl"
+    kept, config = events.read_bytes(), (cut / "config.yaml").read_text()
+    try:
+        events.write_bytes(b"")
+        (cut / "config.yaml").write_text(config.replace("episodes: 16", "episodes: 4", 1))
+        with pytest.raises(ValueError, match="other settings"):
+            study.run(jobs=1, report=lambda text: None)
+    finally:
+        events.write_bytes(kept)
+        (cut / "config.yaml").write_text(config)
