@@ -75,6 +75,13 @@ class Faulty(Say):
         return ("from e 1", float("nan"), False, False, {}) if how == "reward" else "from e 1"
 
 
+class Dead(Say):
+    """Never gets as far as its first observation."""
+
+    def reset(self, seed: int | None = None, task: Any = None) -> Any:
+        raise RuntimeError("no database")
+
+
 class Flips(Say):
     """From a task on, training tasks pay for what was wrong: the sign of the reward is turned round."""
 
