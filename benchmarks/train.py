@@ -121,7 +121,7 @@ def measure_turnwise(case: Case, folder: Path) -> Measured:
 
     from turnwise.runs.journal import read_journal
     from turnwise.train.console import RunConsole
-    from turnwise.train.loop import train
+    from turnwise.train.stages import train
     from turnwise.train.recipes import load_recipe
 
     torch.set_num_threads(case.threads)

@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from turnwise.train.console import RunConsole
-from turnwise.train.loop import resume, train
+from turnwise.train.stages import resume, train
 from turnwise.train.recipes import load_recipe
 
 RECIPE: dict[str, Any] = {

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from turnwise.envs.base import Env, Info
 from turnwise.train.console import RunConsole
-from turnwise.train.loop import train
+from turnwise.train.stages import train
 from turnwise.train.recipes import load_recipe
 
 RECIPE: dict[str, Any] = {

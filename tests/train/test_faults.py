@@ -28,7 +28,7 @@ from tests.train.small_runs import (
 )
 from turnwise.runs.folder import RunFolder
 from turnwise.train.learner import Learner
-from turnwise.train.loop import resume, train
+from turnwise.train.stages import resume, train
 from turnwise.train.recipes import dump_recipe
 from turnwise.types import StopReason, TokenBatch
 
@@ -129,7 +129,7 @@ from pathlib import Path
 from tests.train.small_runs import Screen, small_recipe, run, timeless, last_tensors
 from turnwise.runs.checkpoints import find_fault
 from turnwise.runs.folder import RunFolder, RunFolderError
-from turnwise.train.loop import resume, train
+from turnwise.train.stages import resume, train
 
 here = Path(sys.argv[1])
 

@@ -9,7 +9,7 @@ import torch
 from tests.train.small_runs import LostMachineError, Screen, Stopping, last_tensors, rows, run, tensors, timeless
 from turnwise.policy.text import TextPolicy
 from turnwise.runs.folder import RunFolder
-from turnwise.train.loop import resume
+from turnwise.train.stages import resume
 
 KL: dict[str, Any] = {"preset": "rebn", "epochs": 1, "regularizers": [{"kind": "kl", "coef": 0.05}]}
 
@@ -74,7 +74,7 @@ def test_broken_weights_end_a_run_that_nobody_watches(tmp_path: Path, monkeypatc
 
 def _give_policy(monkeypatch: pytest.MonkeyPatch, console: Poisoned) -> None:
     """Let the console know the policy that is trained."""
-    from turnwise.train import loop
+    from turnwise.train import stages
 
     load = loop.load_policy
 

@@ -50,10 +50,10 @@ def train(
             _show(chosen)
             return
         folder = _new_folder(output or Path("runs") / chosen.name)
-        from turnwise.train import loop
+        from turnwise.train import stages
 
         with _screen(folder, quiet) as screen:
-            summary = loop.train(chosen, folder, console=screen)
+            summary = stages.train(chosen, folder, console=screen)
     raise typer.Exit(EXIT_CODES[summary["status"]])
 
 
@@ -71,10 +71,10 @@ def sft(
             _show(chosen)
             return
         folder = _new_folder(output or Path("runs") / f"{chosen.name}-sft")
-        from turnwise.train import loop
+        from turnwise.train import stages
 
         with _screen(folder, quiet) as screen:
-            summary = loop.imitate(chosen, folder, console=screen)
+            summary = stages.imitate(chosen, folder, console=screen)
     raise typer.Exit(EXIT_CODES[summary["status"]])
 
 
@@ -84,10 +84,10 @@ def resume(
     quiet: Quiet = None,
 ) -> None:
     """Carry on with a run from its newest whole checkpoint; train.steps=400 makes it longer."""
-    from turnwise.train import loop
+    from turnwise.train import stages
 
     with one_message(), _screen(run, quiet) as screen:
-        summary = loop.resume(run, console=screen, overrides=parse_settings(changes))
+        summary = stages.resume(run, console=screen, overrides=parse_settings(changes))
     raise typer.Exit(EXIT_CODES[summary["status"]])
 
 
@@ -105,7 +105,7 @@ def evaluate(
         options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
         recipe, weights = _find_model(model, [*given, *(changes or [])])
-        from turnwise.train.loop import evaluate_model
+        from turnwise.train.stages import evaluate_model
 
         row = evaluate_model(recipe, weights)
     if as_json:

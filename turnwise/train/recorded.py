@@ -18,7 +18,7 @@ from turnwise.runs.ledger import read_groups
 from turnwise.train.config import Recipe
 from turnwise.train.imitation import IMITATION
 from turnwise.train.learner import Learner
-from turnwise.train.loop import SFT
+from turnwise.train.stages import SFT
 from turnwise.train.recipes import load_recipe
 from turnwise.train.setup import load_policy
 from turnwise.train.state import load_learner, read_state
