@@ -121,8 +121,8 @@ def measure_turnwise(case: Case, folder: Path) -> Measured:
 
     from turnwise.runs.journal import read_journal
     from turnwise.train.console import RunConsole
-    from turnwise.train.stages import train
     from turnwise.train.recipes import load_recipe
+    from turnwise.train.stages import train
 
     torch.set_num_threads(case.threads)
     clock = Clock()

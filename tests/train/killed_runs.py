@@ -19,8 +19,8 @@ from typing import Any
 from rich.console import Console
 
 from turnwise.train.console import RunConsole
-from turnwise.train.stages import resume, train
 from turnwise.train.recipes import load_recipe
+from turnwise.train.stages import resume, train
 
 RECIPE: dict[str, Any] = {
     "env": {"id": "game/guess-number-easy", "check": False},

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from turnwise.envs.base import Env, Info
 from turnwise.train.console import RunConsole
-from turnwise.train.stages import train
 from turnwise.train.recipes import load_recipe
+from turnwise.train.stages import train
 
 RECIPE: dict[str, Any] = {
     "model": "pico",

@@ -13,8 +13,8 @@ from rich.console import Console
 from turnwise.runs.ledger import read_groups
 from turnwise.train.config import Recipe
 from turnwise.train.console import RunConsole
-from turnwise.train.stages import resume, train
 from turnwise.train.recipes import load_recipe
+from turnwise.train.stages import resume, train
 from turnwise.types import Group, Trajectory
 
 ENVS = "tests.train.small_envs"

@@ -28,8 +28,8 @@ from tests.train.small_runs import (
 )
 from turnwise.runs.folder import RunFolder
 from turnwise.train.learner import Learner
-from turnwise.train.stages import resume, train
 from turnwise.train.recipes import dump_recipe
+from turnwise.train.stages import resume, train
 from turnwise.types import StopReason, TokenBatch
 
 ROOT = Path(__file__).parent.parent.parent

@@ -74,7 +74,6 @@ def test_broken_weights_end_a_run_that_nobody_watches(tmp_path: Path, monkeypatc
 
 def _give_policy(monkeypatch: pytest.MonkeyPatch, console: Poisoned) -> None:
     """Let the console know the policy that is trained."""
-    from turnwise.train import stages
 
     load = loop.load_policy
 

@@ -18,9 +18,9 @@ from turnwise.runs.ledger import read_groups
 from turnwise.train.config import Recipe
 from turnwise.train.imitation import IMITATION
 from turnwise.train.learner import Learner
-from turnwise.train.stages import SFT
 from turnwise.train.recipes import load_recipe
 from turnwise.train.setup import load_policy
+from turnwise.train.stages import SFT
 from turnwise.train.state import load_learner, read_state
 from turnwise.types import Group
 
