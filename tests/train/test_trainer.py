@@ -75,13 +75,13 @@ def test_broken_weights_end_a_run_that_nobody_watches(tmp_path: Path, monkeypatc
 def _give_policy(monkeypatch: pytest.MonkeyPatch, console: Poisoned) -> None:
     """Let the console know the policy that is trained."""
 
-    load = loop.load_policy
+    load = stages.load_policy
 
     def load_and_tell(*arguments: Any) -> TextPolicy:
         console.policy = policy = load(*arguments)
         return policy
 
-    monkeypatch.setattr(loop, "load_policy", load_and_tell)
+    monkeypatch.setattr(stages, "load_policy", load_and_tell)
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["full", "adapter"])
