@@ -13,6 +13,7 @@ from rich.text import Text
 from turnwise.cli.common import console, one_message
 
 if TYPE_CHECKING:
+    from turnwise.reproduce.study import Study
     from turnwise.reproduce.verdict import Finding
 
 _COLOURS = {"pass": "green", "fail": "bold red", "not decided": "yellow"}
@@ -47,7 +48,7 @@ def reproduce(
         if not verdict:
             typer.echo(f"{len(study.runs)} runs in {folder}")
             at_once = jobs or (len(os.sched_getaffinity(0)) if scale == "cpu" else 1)
-            faults = study.run(jobs=at_once, report=typer.echo, minutes=minutes)
+            faults = _run(study, at_once, minutes)
         rows = study.write_results()
         findings = conclude(claim, study.scale, rows, folder)
     for run, fault in faults.items():
@@ -55,6 +56,14 @@ def reproduce(
     console().print(_table(findings))
     typer.echo(f"{len(rows)} of {len(study.runs)} runs are complete; {VERDICT} and {FIGURE} are in {folder}")
     raise typer.Exit(1 if faults else 0)
+
+
+def _run(study: Study, jobs: int, minutes: float | None) -> dict[str, str]:
+    try:
+        return study.run(jobs=jobs, report=typer.echo, minutes=minutes)
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command goes on from here", err=True)
+        raise typer.Exit(130) from None
 
 
 def _table(findings: list[Finding]) -> Table:

@@ -83,7 +83,7 @@ def build_model(seed: int) -> LlamaForCausalLM:
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=CONTEXT,
-        rope_theta=100.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
         initializer_range=0.1,
         tie_word_embeddings=False,
         pad_token_id=_MARKERS.index("<|pad|>"),

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -49,10 +50,19 @@ def run_tasks(
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 task = running.pop(future)
-                if fault := future.result():
+                if fault := _fault_of(future):
                     faults[task.name] = fault
                 report(f"{task.name}: {fault or 'complete'} ({len(waiting) + len(running)} to go)")
     return faults
+
+
+def _fault_of(future: Future[str]) -> str:
+    try:
+        return future.result()
+    except BrokenProcessPool as error:
+        raise ValueError(
+            "a process of the study was killed, most likely for its memory; call again, with fewer --jobs"
+        ) from error
 
 
 def _is_past(deadline: float | None) -> bool:
@@ -64,8 +74,8 @@ def perform(task: Task) -> str:
     from rich.console import Console
 
     from turnwise.train.console import RunConsole
-    from turnwise.train.loop import imitate, resume, train
     from turnwise.train.recipes import load_recipe
+    from turnwise.train.stages import imitate, resume, train
 
     begun = (task.folder / "meta.json").is_file()
     task.folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,77 @@
+"""Claims as files: the shipped one says what it must, and mistakes are named."""
+
+import pytest
+
+from tests.reproduce.tiny import CLAIM, write_claim
+from turnwise.envs.check import check_env
+from turnwise.reproduce.claim import load_claim
+from turnwise.reproduce.plan import Cell, StudyRun, run_recipe, source_run, start_recipe, study_runs
+
+
+def test_the_shipped_claim_has_the_arms_controls_and_stress_that_it_promises():
+    claim = load_claim("st-ppo")
+    scale = claim.scale("cpu")
+    cells = {run.cell for run in study_runs(scale)}
+    assert {"ppo", "turn-ppo", "s-ppo", "st-ppo", "grpo", "so-grpo"} <= {cell.arm for cell in cells}
+    assert {"ppo-matched", "turn-ppo-matched", "st-ppo-permuted"} <= set(claim.controls)
+    assert {cell.updates for cell in cells if cell.arm == "st-ppo"} == {1, 4, 8, 16, 32}
+    assert {cell.lag for cell in cells} == {0, 2, 4}
+    rates = {cell.rate for cell in cells if (cell.arm, cell.updates, cell.lag) == ("st-ppo", 16, 0)}
+    assert len(rates) >= 5
+    assert scale.rate in rates
+    assert scale.seeds == 10
+
+
+def test_every_run_of_every_shipped_scale_has_a_recipe(tmp_path):
+    claim = load_claim("st-ppo")
+    for scale in claim.scales.values():
+        seen = set()
+        for run in study_runs(scale):
+            if run.cell not in seen and source_run(claim, run) is None:
+                seen.add(run.cell)
+                recipe = run_recipe(claim, scale, run, model="start", output=tmp_path)
+                assert recipe.algorithm.updates_per_rollout <= run.cell.updates
+                assert (recipe.train.learning_rate, recipe.seed) == (run.cell.rate, run.seed)
+
+
+def test_the_shipped_environment_is_sound(tmp_path):
+    claim = load_claim("st-ppo")
+    recipe = start_recipe(claim, claim.scale("cpu"), 3, chats=tmp_path / "chats.jsonl")
+    assert check_env(recipe.env.id, kwargs=recipe.env.kwargs, seeds=2).ok
+    assert (recipe.model.name, recipe.eval.every) == ("pico-3", 0)
+    assert recipe.sft is not None
+    assert recipe.sft.chats == str(tmp_path / "chats.jsonl")
+
+
+def test_equal_cells_of_two_blocks_are_one_run(tmp_path):
+    claim = load_claim(str(write_claim(tmp_path, CLAIM.replace("updates: [1], seeds: 5", "updates: [4], seeds: 5"))))
+    runs = study_runs(claim.scale("cpu"))
+    assert len(runs) == len(set(runs)) == 5
+    assert runs[-1] == StudyRun(cell=Cell(arm="ppo", rate=2e-2, updates=4), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("controls: [matched", "controls: [lost, matched", "'lost' is none of the arms"),
+        ("matched: st-ppo", "matched: st-pp", "'st-pp' is none of the arms"),
+        ("updates: 4", "update: 4", r"scales\.cpu\.update"),
+    ],
+)
+def test_mistakes_in_a_claim_are_named(tmp_path, before, after, message):
+    with pytest.raises(ValueError, match=message):
+        load_claim(str(write_claim(tmp_path, CLAIM.replace(before, after, 1))))
+
+
+def test_unknown_papers_and_scales_are_named():
+    with pytest.raises(ValueError, match="one of st-ppo"):
+        load_claim("no-such-paper")
+    with pytest.raises(ValueError, match="it has cpu, cpu-quick"):
+        load_claim("st-ppo").scale("mars")
+
+
+def test_updates_that_are_no_whole_passes_are_refused(tmp_path):
+    claim = load_claim("st-ppo")
+    run = StudyRun(cell=Cell(arm="ppo", rate=1e-3, updates=6), seed=0)
+    with pytest.raises(ValueError, match="whole passes"):
+        run_recipe(claim, claim.scale("cpu"), run, model="start", output=tmp_path)
