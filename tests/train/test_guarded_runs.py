@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.train.small_runs import ENVS, rows, run
 from turnwise.policy.text import TextPolicy
-from turnwise.train import learner, loop
+from turnwise.train import learner, stages
 from turnwise.train.learner import Learner, Report
 from turnwise.types import TokenBatch
 
@@ -37,7 +37,7 @@ def recipe(**changes: Any) -> dict[str, Any]:
 
 def gradient_of_nan(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """In three steps from step 20 on a gradient holds NaN."""
-    load, learn, now = loop.load_policy, Learner.learn, [0]
+    load, learn, now = stages.load_policy, Learner.learn, [0]
 
     def learn_and_tell(learner: Learner, batch: TokenBatch, step: int, *others: Any) -> Report:
         now[0] = step
@@ -52,7 +52,7 @@ def gradient_of_nan(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return gradient * math.nan if WRONG <= now[0] < WRONG + 3 else gradient
 
     monkeypatch.setattr(Learner, "learn", learn_and_tell)
-    monkeypatch.setattr(loop, "load_policy", load_and_hook)
+    monkeypatch.setattr(stages, "load_policy", load_and_hook)
     return {}
 
 

@@ -9,6 +9,7 @@ import torch
 from tests.train.small_runs import LostMachineError, Screen, Stopping, last_tensors, rows, run, tensors, timeless
 from turnwise.policy.text import TextPolicy
 from turnwise.runs.folder import RunFolder
+from turnwise.train import stages
 from turnwise.train.stages import resume
 
 KL: dict[str, Any] = {"preset": "rebn", "epochs": 1, "regularizers": [{"kind": "kl", "coef": 0.05}]}
