@@ -4,8 +4,10 @@ import json
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from tests.reproduce.tiny import write_claim
+from turnwise.cli import app
 from turnwise.evaluate.results import is_complete
 from turnwise.reproduce.claim import load_claim
 from turnwise.reproduce.plan import mean_scale
@@ -100,3 +102,11 @@ def test_a_run_with_other_settings_is_not_mixed_in(study):
     finally:
         events.write_bytes(kept)
         (cut / "config.yaml").write_text(config)
+
+
+def test_the_command_concludes_from_what_is_there(study):
+    arguments = ["reproduce", str(study.claim.folder), "--output", str(study.output), "--verdict"]
+    answer = CliRunner().invoke(app, arguments)
+    assert answer.exit_code == 0, answer.output
+    assert "5 of 5 runs are complete" in answer.output
+    assert "st-ppo beats permuted" in answer.output

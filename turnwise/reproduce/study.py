@@ -55,6 +55,7 @@ class Study:
     def write_results(self) -> list[dict[str, Any]]:
         """Write `results.json`, all that the verdict needs, and return its rows."""
         rows = self.results()
+        self.output.mkdir(parents=True, exist_ok=True)
         lines = ",\n".join(json.dumps(row) for row in rows)
         write_whole(self.output / RESULTS, f"[\n{lines}\n]\n".encode())
         return rows
