@@ -37,8 +37,8 @@ def reproduce(
     """Run the study of a paper's claim and say whether it holds. Called again, it goes on where it was."""
     with one_message():
         from turnwise.reproduce.claim import load_claim
-        from turnwise.reproduce.study import Study
-        from turnwise.reproduce.summary import FIGURE, VERDICT, conclude
+        from turnwise.reproduce.study import RESULTS, Study
+        from turnwise.reproduce.summary import VERDICT, conclude
 
         claim = load_claim(paper)
         name = f"{scale}-quick" if quick else scale
@@ -54,7 +54,7 @@ def reproduce(
     for run, fault in faults.items():
         typer.echo(f"failed: {run}: {fault}", err=True)
     console().print(_table(findings))
-    typer.echo(f"{len(rows)} of {len(study.runs)} runs are complete; {VERDICT} and {FIGURE} are in {folder}")
+    typer.echo(f"{len(rows)} of {len(study.runs)} runs are complete; {RESULTS} and {VERDICT} are in {folder}")
     raise typer.Exit(1 if faults else 0)
 
 

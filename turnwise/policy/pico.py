@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -41,7 +42,7 @@ def pico_folder(seed: int) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
         try:
-            build_model(seed).save_pretrained(draft)
+            _save(build_model(seed), draft)
             build_tokenizer().save_pretrained(draft)
             draft.rename(folder)
         except OSError:
@@ -50,6 +51,13 @@ def pico_folder(seed: int) -> Path:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return folder
+
+
+def _save(model: LlamaForCausalLM, folder: Path) -> None:
+    """As `save_pretrained` does, without its progress bar."""
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
