@@ -112,4 +112,4 @@ def test_without_a_guard_the_agent_unlearns_everything(
 def test_without_a_guard_a_gradient_of_nan_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="nan"):
         run(tmp_path / "run", recipe(guard="off", **gradient_of_nan(monkeypatch)))
-    assert WRONG < rows(tmp_path / "run")[-1]["step"] < STEPS
+    assert WRONG <= rows(tmp_path / "run")[-1]["step"] < STEPS
