@@ -66,7 +66,7 @@ def test_mistakes_in_a_claim_are_named(tmp_path, before, after, message):
 def test_unknown_papers_and_scales_are_named():
     with pytest.raises(ValueError, match="one of st-ppo"):
         load_claim("no-such-paper")
-    with pytest.raises(ValueError, match="it has cpu, cpu-quick"):
+    with pytest.raises(ValueError, match="it has cpu, cpu-large"):
         load_claim("st-ppo").scale("mars")
 
 
