@@ -24,6 +24,8 @@ from turnwise.train.optimizer import Optimizer
 from turnwise.train.schedule import learning_rate_factor
 from turnwise.types import Group, Scores, TokenBatch
 
+_EQUAL = 1e-6
+"""A variance of returns below this is none: dividing by it would say nothing about the critic."""
 Allows = Callable[..., bool]
 """The guard's word on one optimiser step: `allows(step=…, update=…, gradient_norm=…, loss=…)`."""
 
@@ -284,7 +286,7 @@ def explained_variance(batch: TokenBatch) -> float:
     returns = batch.return_T[batch.sampled_T].double()
     errors = returns - batch.value_T[batch.sampled_T].double()
     spread = float(returns.var(correction=0))
-    return 1 - float(errors.var(correction=0)) / spread if spread > 0 else 0.0
+    return 1 - float(errors.var(correction=0)) / spread if spread > _EQUAL else 0.0
 
 
 def _mean(values: Sequence[float]) -> float:
