@@ -3,6 +3,7 @@
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +16,7 @@ META = {"started": "2025-01-02T03:04:05+00:00"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(tmp_path / "geo", {"name": "geo"}, META)
+    return RunFolder.create(tmp_path / "geo", {"name": "geo", "algorithm": {"name": "ppo"}}, META)
 
 
 def play(folder: RunFolder, loggers: Loggers, steps: range, success: float) -> None:
@@ -91,5 +92,17 @@ def test_weights_and_biases_keeps_an_offline_run_in_the_folder(folder: RunFolder
     loggers = Loggers.of(Log(wandb="turnwise"), folder)
     play(folder, loggers, range(1, 3), success=0.5)
     loggers.close()
-    (record,) = (folder.path / "wandb").glob("offline-run-*/run-geo-2025-01-02T03-04-05-00-00.wandb")
+    (record,) = (folder.path / "wandb").glob("offline-run-*/run-*-2025-01-02T03-04-05-00-00.wandb")
     assert record.stat().st_size > 0
+
+
+def test_weights_and_biases_tells_runs_of_one_name_and_time_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    begun: list[dict[str, str]] = []
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **settings: begun.append(settings)))
+    for place, algorithm in (("ppo/seed-0", "ppo"), ("grpo/seed-0", "grpo"), ("start/seed-0", "imitation")):
+        config = {"name": "geo", "algorithm": {"name": algorithm}}
+        Loggers.of(Log(wandb="turnwise"), RunFolder.create(tmp_path / place, config, META))
+    Loggers.of(Log(wandb="turnwise"), RunFolder.open(tmp_path / "ppo" / "seed-0"))
+    assert [settings["name"] for settings in begun] == ["geo train", "geo train", "geo sft", "geo train"]
+    assert len({settings["id"] for settings in begun[:3]}) == 3
+    assert begun[3]["id"] == begun[0]["id"]

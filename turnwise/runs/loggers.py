@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -75,16 +76,17 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases with the folder's name; WANDB_MODE=offline keeps it on this machine."""
+    """A run of Weights & Biases with the recipe's name and the stage; WANDB_MODE=offline keeps it on this machine."""
 
     def __init__(self, folder: RunFolder, *, project: str) -> None:
         init = _require("wandb", extra="wandb").init
-        name = folder.path.resolve().name
-        # The started time is part of the id: a resumed run goes on under it, another run of that name does not.
+        stage = "sft" if folder.config["algorithm"]["name"] == "imitation" else "train"
+        # Place and time make the id: a resumed run goes on under it, no other run of that name does.
+        place = sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
         self._run = init(
             project=project,
-            name=name,
-            id=_identifier(f"{name}-{folder.meta.get('started', '')}"),
+            name=f"{folder.config['name']} {stage}",
+            id=_identifier(f"{place}-{folder.meta.get('started', '')}"),
             resume="allow",
             dir=str(folder.path),
             config=folder.config,
