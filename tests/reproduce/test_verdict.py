@@ -12,11 +12,16 @@ from turnwise.reproduce.summary import conclude
 from turnwise.reproduce.verdict import judge, overall, usable_range
 
 SEEDS = 4
+BLOCKS = """
+      rates: {arms: [ppo, st-ppo], rates: [1.0e-3, 2.0e-2]}
+      on-policy: {arms: [ppo, st-ppo], updates: [1]}
+"""
 
 
 @pytest.fixture
 def claim(tmp_path):
-    return load_claim(str(write_claim(tmp_path / "tiny", CLAIM.replace("seeds: 1\n", f"seeds: {SEEDS}\n"))))
+    text = CLAIM.replace("seeds: 1\n", f"seeds: {SEEDS}\n").rstrip() + BLOCKS
+    return load_claim(str(write_claim(tmp_path / "tiny", text)))
 
 
 def runs(arm, finals, *, rate=2e-2, updates=4, collapsed=0):
@@ -77,6 +82,19 @@ def test_nothing_is_decided_before_every_seed_has_run(claim):
     assert {found["ppo collapses"], found["st-ppo holds"], found["st-ppo ends higher"]} == {"not decided"}
     assert overall(judge(claim, claim.scale("cpu"), rows)) == "not decided"
     assert set(outcomes(claim, []).values()) == {"not decided"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "waiting"),
+    [
+        (("ppo", 1e-3, 4), {"st-ppo is usable over a wider range of rates"}),
+        (("st-ppo", 2e-2, 1), {"on-policy st-ppo costs nothing"}),
+        (("matched", 2e-2, 4), {"st-ppo beats matched"}),
+    ],
+)
+def test_one_missing_run_leaves_open_what_reads_it_and_nothing_else(claim, cell, waiting):
+    rows = [row for row in good_rows() if (row["arm"], row["rate"], row["updates"], row["seed"]) != (*cell, 3)]
+    assert {criterion for criterion, outcome in outcomes(claim, rows).items() if outcome == "not decided"} == waiting
 
 
 def test_the_ends_of_a_range_lie_where_the_curve_meets_the_bar():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import numpy as np
 
 from turnwise.evaluate.statistics import Interval, mean_interval, paired_difference
 from turnwise.reproduce.claim import Claim, Scale
-from turnwise.reproduce.plan import Cell, stress_cell
+from turnwise.reproduce.plan import Cell, stress_cell, study_runs
 
 Outcome = Literal["pass", "fail", "not decided"]
 Row = Mapping[str, Any]
@@ -151,6 +152,8 @@ def _method_is_better(claim: Claim, scale: Scale, table: Table) -> Finding:
 def _range_is_wider(claim: Claim, scale: Scale, table: Table) -> Finding:
     limits, bar = claim.thresholds, usable_bar(claim, scale, table)
     criterion = f"{limits.method} is usable over a wider range of rates"
+    if missing := _missing(scale, table, _rate_cells(scale)):
+        return _undecided(criterion, missing)
     curves = {arm: table.curve(scale, arm) for arm in (limits.method, limits.baseline)}
     if min(map(len, curves.values())) < 2:
         return _undecided(criterion, "too few rates")
@@ -172,6 +175,8 @@ def _costs_nothing(claim: Claim, scale: Scale, table: Table) -> Finding:
     limits = claim.thresholds
     criterion = f"on-policy {limits.method} costs nothing"
     cells = [Cell(arm=arm, rate=scale.rate, updates=1) for arm in (limits.method, limits.baseline)]
+    if missing := _missing(scale, table, cells):
+        return _undecided(criterion, missing)
     found = _difference(table, *cells)
     if found is None:
         return _undecided(criterion, "too few runs with one update a rollout")
@@ -190,6 +195,8 @@ def _beats(control: str, claim: Claim, scale: Scale, table: Table) -> Finding:
     limits = claim.thresholds
     criterion = f"{limits.method} beats {control}"
     cells = [stress_cell(scale, arm) for arm in (limits.method, control)]
+    if missing := _missing(scale, table, cells):
+        return _undecided(criterion, missing, decides=False)
     found = _difference(table, *cells)
     if found is None:
         return _undecided(criterion, "too few seeds in common", decides=False)
@@ -218,6 +225,20 @@ def final_interval(table: Table, cell: Cell) -> tuple[float, Interval] | None:
 def _whole(scale: Scale, seeds: int, holds: bool) -> Outcome:
     """Nothing is decided before every seed has run."""
     return "not decided" if seeds < scale.seeds else "pass" if holds else "fail"
+
+
+def _rate_cells(scale: Scale) -> set[Cell]:
+    """Planned cells of the arms with several learning rates: all of them share in the bar."""
+    cells = {run.cell for run in study_runs(scale) if (run.cell.updates, run.cell.lag) == (scale.updates, 0)}
+    rates = Counter(cell.arm for cell in cells)
+    return {cell for cell in cells if rates[cell.arm] > 1}
+
+
+def _missing(scale: Scale, table: Table, cells: Collection[Cell]) -> str:
+    """How many planned runs of these cells are not there yet, in words; empty when all are."""
+    planned = [run for run in study_runs(scale) if run.cell in cells]
+    missing = sum(run.seed not in table.seeds(run.cell) for run in planned)
+    return f"{missing} of {len(planned)} runs are missing" if missing else ""
 
 
 def _undecided(criterion: str, why: str, *, decides: bool = True) -> Finding:
