@@ -17,6 +17,7 @@ from typing import Literal
 from turnwise.evaluate.results import is_complete
 from turnwise.reproduce.plan import FACTORS
 from turnwise.runs.checkpoints import Checkpoints
+from turnwise.runs.disk import write_whole
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Small models gain nothing from more, and the result must not depend on how many runs go side by side."""
@@ -99,9 +100,12 @@ def perform(task: Task) -> str:
 
 def keep_numbers_only(folder: Path) -> None:
     """Hundreds of models are of no use to anyone; the scales that a control replays are. Safe to call twice."""
-    latest = Checkpoints(folder / "checkpoints").latest()
-    if latest is not None:
+    latest, factors = Checkpoints(folder / "checkpoints").latest(), folder / FACTORS
+    if latest is None:
+        return
+    # Where a removal was cut, the newest checkpoint may be an older one: what is written already stays.
+    if not factors.exists():
         scale = json.loads((latest / "resume" / "state.json").read_text())["learner"]["scale"]
         if scale is not None and "factors" in scale:
-            (folder / FACTORS).write_text(json.dumps(scale["factors"]))
-        shutil.rmtree(folder / "checkpoints")
+            write_whole(factors, json.dumps(scale["factors"]).encode())
+    shutil.rmtree(folder / "checkpoints")
