@@ -7,9 +7,10 @@ from typer.testing import CliRunner
 from turnwise.cli.study import compare
 from turnwise.evaluate.comparison import compare_folders
 from turnwise.evaluate.results import is_complete
-from turnwise.evaluate.study import Arm, plan_study, run_study
+from turnwise.evaluate.study import Arm, plan_study, require_same_start, run_study
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.journal import read_journal
+from turnwise.train.imitation import sft_recipe
 from turnwise.train.recipes import load_recipe
 
 TINY = {
@@ -79,6 +80,22 @@ def test_runs_with_other_settings_are_never_mixed_in(tmp_path: Path):
     RunFolder.create(before.folder, before.recipe.model_dump(mode="json"), {})
     planned = plan_study(None, [arm("ppo", train={"steps": 7})], seeds=1, output=tmp_path)
     with pytest.raises(ValueError, match=r"other settings \(train\.steps: 1 → 7\); choose another --output"):
+        run_study(planned, output=tmp_path, jobs=1, report=lambda _: None)
+
+
+@pytest.mark.parametrize("ends", [[], [{"step": 1, "kind": "finished"}]])
+def test_a_start_with_other_settings_is_never_used(tmp_path: Path, ends: list[dict[str, object]]):
+    before = plan_study(None, [arm("ppo", sft={"epochs": 1})], seeds=1, output=tmp_path)[0].recipe
+    stage = sft_recipe(before, steps=16)
+    start = RunFolder.create(tmp_path / "start" / "seed-0", stage.model_dump(mode="json"), {})
+    for event in ends:
+        start.events.append(event)
+    same = plan_study(None, [arm("grpo", sft={"epochs": 1})], seeds=1, output=tmp_path)[0].recipe
+    require_same_start(start.path, same)  # the algorithm is no part of it
+    planned = plan_study(None, [arm("ppo", sft={"epochs": 3})], seeds=1, output=tmp_path)
+    with pytest.raises(
+        ValueError, match=r"a start with other settings \(sft\.epochs: 1 → 3\); choose another --output"
+    ):
         run_study(planned, output=tmp_path, jobs=1, report=lambda _: None)
 
 

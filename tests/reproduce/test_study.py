@@ -13,6 +13,8 @@ from turnwise.reproduce.claim import load_claim
 from turnwise.reproduce.plan import mean_scale
 from turnwise.reproduce.study import RESULTS, Study
 from turnwise.reproduce.summary import conclude
+from turnwise.reproduce.workers import keep_numbers_only
+from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.journal import read_journal
 
 
@@ -102,6 +104,35 @@ def test_a_run_with_other_settings_is_not_mixed_in(study):
     finally:
         events.write_bytes(kept)
         (cut / "config.yaml").write_text(config)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_start_with_other_settings_is_not_used(study, begun):
+    start = study.output / "start" / "seed-0"
+    kept, config = (start / "events.jsonl").read_bytes(), (start / "config.yaml").read_text()
+    try:
+        if begun:
+            (start / "events.jsonl").write_bytes(b"")
+        (start / "config.yaml").write_text(config.replace("demonstrations: 512", "demonstrations: 256"))
+        with pytest.raises(ValueError, match=r"sft\.demonstrations: 256 → 512"):
+            study.run(jobs=1, report=lambda text: None)
+    finally:
+        (start / "events.jsonl").write_bytes(kept)
+        (start / "config.yaml").write_text(config)
+
+
+def test_factors_are_written_once_even_where_an_older_checkpoint_is_left(tmp_path):
+    for factors in ([0.5, 0.25], [0.5]):
+        state = json.dumps({"learner": {"scale": {"factors": factors}}})
+
+        def fill(folder, state=state):
+            (folder / "resume").mkdir()
+            (folder / "resume" / "state.json").write_text(state)
+
+        Checkpoints(tmp_path / "checkpoints").write(len(factors), fill)
+        keep_numbers_only(tmp_path)
+        assert json.loads((tmp_path / "factors.json").read_text()) == [0.5, 0.25]
+        assert not (tmp_path / "checkpoints").exists()
 
 
 def test_the_command_concludes_from_what_is_there(study):

@@ -14,6 +14,7 @@ from turnwise.evaluate.results import is_complete
 from turnwise.runs.disk import write_whole
 from turnwise.runs.folder import RunFolder
 from turnwise.train.config import Recipe
+from turnwise.train.imitation import sft_recipe
 from turnwise.train.recipes import differences, dump_recipe, load_recipe
 
 _EQUAL = ("device", "model", "env", "rollout", "sft", "eval", "train.steps")
@@ -96,6 +97,22 @@ def run_study(planned: Sequence[PlannedRun], *, output: Path, jobs: int, report:
     return outcome
 
 
+def require_same_start(folder: Path, wanted: Recipe, *, besides: Sequence[str] = ()) -> None:
+    """ValueError when the folder holds the imitation of a recipe that differs in more than the settings `besides`."""
+    if not (folder / "config.yaml").is_file():
+        return
+    there = load_recipe(folder / "config.yaml")
+    stage = wanted if wanted.sft is None else sft_recipe(wanted, steps=there.train.steps)
+    # The name is that of the first algorithm, and which one comes first does not matter.
+    ignored = ("name", *besides)
+    changes = [change for change in differences(there, stage) if change.partition(":")[0] not in ignored]
+    if changes:
+        raise ValueError(
+            f"{folder} holds a start with other settings ({changes[0][:200]}); choose another --output, or remove "
+            "that folder"
+        )
+
+
 def _require_equal_terms(first: PlannedRun, other: PlannedRun) -> None:
     for change in differences(first.recipe, other.recipe):
         key = change.partition(":")[0]
@@ -130,6 +147,8 @@ def _from_common_starts(
         seed: PlannedRun(label=_START, recipe=run.recipe, folder=output / _START / f"seed-{seed}")
         for seed, run in sorted(first_of_seed.items())
     }
+    for start in starts.values():
+        require_same_start(start.folder, start.recipe)
     _run_all("sft", list(starts.values()), outcome, jobs=jobs, report=report)
     return [
         _started(run, start) if (start := starts.get(run.recipe.seed)) else run

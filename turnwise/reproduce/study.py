@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.evaluate.results import is_complete, read_result
+from turnwise.evaluate.study import require_same_start
 from turnwise.reproduce.claim import Claim
 from turnwise.reproduce.demonstrations import write_slips
 from turnwise.reproduce.plan import StudyRun, run_recipe, source_run, start_recipe, study_runs
@@ -66,9 +67,11 @@ class Study:
             folder = self._start(seed)
             chats = folder.with_name(f"{folder.name}.jsonl")
             recipe = start_recipe(self.claim, self.scale, seed, chats=chats)
+            slips = self.scale.start.slips
+            # Chats with slips are the study's own: their place says only how its folder was spelled.
+            require_same_start(folder, recipe, besides=() if slips is None else ("sft.chats",))
             if recipe.sft is None or is_complete(folder):
                 continue
-            slips = self.scale.start.slips
             if slips is not None:
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 write_slips(chats, recipe.env, count=recipe.sft.demonstrations, share=slips, seed=seed)
