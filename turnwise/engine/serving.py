@@ -18,6 +18,8 @@ from turnwise.engine.torch_engine import TorchEngine
 
 Value = TypeVar("Value")
 _STOPPED = "the engine has stopped"
+_PATIENCE = 600.0
+"""Seconds that one step of the engine may take before whoever waits for it gives up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,7 @@ class EngineServer:
         """Time spent running the model."""
         self._door = threading.Lock()
         self._open = True
+        self._reason = _STOPPED
         self._thread = threading.Thread(target=self._drive, name="turnwise-engine", daemon=True)
         self._thread.start()
 
@@ -111,8 +114,12 @@ class EngineServer:
             go_on.wait()
             answer.set_result(None)
 
+        answer.add_done_callback(lambda _: still.set())  # also when the engine dies before it comes to this
         self._post(_Posted(answer=answer, work=hold))
-        still.wait()
+        if not still.wait(timeout=_PATIENCE):
+            raise RuntimeError(f"the engine did not come to rest within {_PATIENCE:g} s")
+        if answer.done():
+            answer.result()  # raises what ended the engine
         try:
             yield
         finally:
@@ -141,14 +148,14 @@ class EngineServer:
         """Have the thread do some work that leads to an answer."""
         with self._door:
             if not self._open:
-                raise RuntimeError(_STOPPED)
+                raise RuntimeError(self._reason)
             self._inbox.put(item)
 
     def _call(self, work: Callable[[], Value]) -> Value:
         """Run something on the engine's thread and wait for it."""
         answer: Future[Value] = Future()
         self._post(_Posted(answer=answer, work=lambda: answer.set_result(work())))
-        return answer.result(timeout=600)
+        return answer.result(timeout=_PATIENCE)
 
     def _drive(self) -> None:
         """Serve until told to stop: sleep when there is nothing to do, step otherwise."""
@@ -156,6 +163,8 @@ class EngineServer:
         try:
             while self._receive(wait=not busy):
                 busy = self._is_complete() and self._step()
+        except Exception as error:  # the edge of the thread: everybody who waits is told why
+            self._reason = f"{_STOPPED}: {type(error).__name__}: {error}"
         finally:
             with self._door:  # nobody posts any more: whoever still waits is told
                 self._open = False
@@ -164,7 +173,7 @@ class EngineServer:
                     self._unanswered |= set() if posted is None else {posted.answer}
             for answer in self._unanswered | {item.answer for item in self._held}:
                 if not answer.done():
-                    answer.set_exception(RuntimeError(_STOPPED))
+                    answer.set_exception(RuntimeError(self._reason))
 
     def _step(self) -> bool:
         started = time.perf_counter()

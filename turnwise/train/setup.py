@@ -6,6 +6,7 @@ import platform
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,13 @@ def require_sound_env(recipe: Recipe) -> None:
                 f"{recipe.env.id} is unfit for training: {found}. `turnwise check-env {recipe.env.id}` says more; "
                 "env.check=false trains on it all the same"
             )
+
+
+def require_loggers(recipe: Recipe) -> None:
+    """ValueError when a logger that the recipe asks for is not installed."""
+    for extra, wanted in (("tensorboard", recipe.log.tensorboard), ("wandb", recipe.log.wandb is not None)):
+        if wanted and find_spec(extra) is None:
+            raise ValueError(f"log.{extra} needs a package that is missing: pip install 'turnwise[{extra}]'")
 
 
 def make_imitation(recipe: Recipe, renderer: Renderer, *, note: Callable[[str], None] | None = None) -> Imitation:

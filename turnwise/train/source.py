@@ -195,6 +195,13 @@ class PlayedAhead:
                 yield spec
 
 
+def plays_in_lockstep(recipe: Recipe) -> bool:
+    """What the recipe says; else lock-step wherever it costs nothing."""
+    if recipe.rollout.lockstep is not None:
+        return recipe.rollout.lockstep
+    return recipe.algorithm.max_lag == 0 and answers_inline(recipe)
+
+
 def answers_inline(recipe: Recipe) -> bool:
     """Whether the environment answers at once, so that waiting for every episode costs nothing."""
     env = make(recipe.env.id, **recipe.env.kwargs)

@@ -11,13 +11,22 @@ import torch
 from turnwise.algorithm import resolve
 from turnwise.evaluate.evaluation import evaluate
 from turnwise.policy.text import TextPolicy
-from turnwise.runs.folder import RunFolder
+from turnwise.runs.folder import CONFIG, RunFolder
 from turnwise.train.config import Recipe
 from turnwise.train.console import RunConsole
 from turnwise.train.imitation import Imitation, sft_recipe
 from turnwise.train.player import Player
 from turnwise.train.recipes import differences, load_recipe
-from turnwise.train.setup import describe_run, load_policy, make_imitation, make_renderer, require_sound_env
+from turnwise.train.setup import (
+    choose_device,
+    describe_run,
+    load_policy,
+    make_imitation,
+    make_renderer,
+    require_loggers,
+    require_sound_env,
+)
+from turnwise.train.source import plays_in_lockstep
 from turnwise.train.trainer import Trainer
 
 SFT = "sft"
@@ -29,14 +38,16 @@ _FIXED = ("seed", "model", "env", "algorithm", "sft")
 def train(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, Any]:
     """Train from the beginning into a new folder. Whatever can be wrong is found before the folder is made."""
     require_sound_env(recipe)
+    require_loggers(recipe)
     policy = load_policy(recipe)
     renderer = make_renderer(recipe, policy)
     imitation = None if recipe.sft is None else make_imitation(recipe, renderer, note=console.note)
     run = RunFolder.create(folder, _plain(recipe), describe_run(recipe))
-    if imitation is None:
-        return _reinforce(recipe, run, console=console, policy=policy)
-    summary = _imitate(recipe, policy, imitation, folder / SFT, console=console)
-    return summary if summary["status"] != "finished" else _reinforce(recipe, run, console=console)
+    with run.claim():
+        if imitation is None:
+            return _reinforce(recipe, run, console=console, policy=policy)
+        summary = _imitate(recipe, policy, imitation, folder / SFT, console=console)
+        return _after_imitation(summary, recipe, run, console=console)
 
 
 def imitate(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, Any]:
@@ -44,32 +55,38 @@ def imitate(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, A
     require_sound_env(recipe)
     policy = load_policy(recipe)
     imitation = make_imitation(recipe, make_renderer(recipe, policy), note=console.note)
-    return _imitate(recipe, policy, imitation, folder, console=console)
+    return _shown(_imitate(recipe, policy, imitation, folder, console=console), console)
 
 
 def resume(folder: Path, *, console: RunConsole, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Carry on from the newest whole checkpoint, in whichever stage the run was cut."""
     run = RunFolder.open(folder)
-    recipe = load_recipe(folder / "config.yaml", overrides)
-    before = load_recipe(folder / "config.yaml")
-    _require_same_run(before, recipe)
-    torch.set_num_threads(run.meta["threads"])  # sums in another order would be other sums
-    if changes := differences(before, recipe):
-        run.reconfigure(_plain(recipe))
-        console.note("changed: " + ", ".join(changes))
-    if recipe.algorithm.name == "imitation":
-        return _resume_imitation(recipe, folder, console=console)
-    if recipe.sft is not None and not _is_finished(folder / SFT):
-        summary = _resume_imitation(recipe, folder / SFT, console=console)
-        if summary["status"] != "finished":
-            return summary
-    return _reinforce(recipe, run, console=console)
+    with run.claim():
+        before, recipe = (load_recipe(folder / CONFIG, changes) for changes in (None, overrides))
+        _require_same_run(before, recipe)
+        choose_device(recipe)
+        torch.set_num_threads(run.meta["threads"])  # sums in another order would be other sums
+        if changes := differences(before, recipe):
+            run.reconfigure(_plain(recipe))
+            console.note("changed: " + ", ".join(changes))
+        if recipe.algorithm.name == "imitation":
+            return _shown(_resume_imitation(recipe, folder, console=console), console)
+        if recipe.sft is not None and not _is_finished(folder / SFT):
+            summary = _resume_imitation(recipe, folder / SFT, console=console)
+            return _after_imitation(summary, recipe, run, console=console)
+        return _reinforce(recipe, run, console=console)
 
 
 def evaluate_model(recipe: Recipe, model: str | Path) -> dict[str, float]:
     """Play the recipe's held-out tasks with a model: a name, or the folder of a checkpoint."""
     policy = load_policy(recipe.model_copy(update={"model": recipe.model.model_copy(update={"lora": None})}), model)
-    player = Player(policy, rollout=recipe.rollout, renderer=make_renderer(recipe, policy), seed=recipe.seed)
+    player = Player(
+        policy,
+        rollout=recipe.rollout,
+        renderer=make_renderer(recipe, policy),
+        seed=recipe.seed,
+        lockstep=plays_in_lockstep(recipe),
+    )
     try:
         return evaluate(player, recipe)
     finally:
@@ -84,13 +101,14 @@ def _imitate(
     known = (folder / "meta.json").is_file()
     run = RunFolder.open(folder) if known else RunFolder.create(folder, _plain(stage), describe_run(stage))
     console.started(stage, folder)
-    trainer = Trainer(stage, run, policy, console=console, imitation=imitation, checkpoint=run.checkpoints.latest())
-    return trainer.run()
+    with run.claim():
+        trainer = Trainer(stage, run, policy, console=console, imitation=imitation, checkpoint=_newest(run))
+        return trainer.run()
 
 
 def _resume_imitation(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, Any]:
     known = (folder / "meta.json").is_file()
-    checkpoint = RunFolder.open(folder).checkpoints.latest() if known else None
+    checkpoint = _newest(RunFolder.open(folder)) if known else None
     policy = load_policy(recipe, _weights(recipe, checkpoint))
     imitation = make_imitation(recipe, make_renderer(recipe, policy), note=console.note)
     return _imitate(recipe, policy, imitation, folder, console=console)
@@ -100,12 +118,35 @@ def _reinforce(
     recipe: Recipe, run: RunFolder, *, console: RunConsole, policy: TextPolicy | None = None
 ) -> dict[str, Any]:
     """Start or continue the reinforcement stage."""
-    checkpoint = run.checkpoints.latest()
+    checkpoint = _newest(run)
     if policy is None:
-        first = None if recipe.sft is None else RunFolder.open(run.path / SFT).checkpoints.latest()
+        first = None if recipe.sft is None else _newest(RunFolder.open(run.path / SFT))
         policy = load_policy(recipe, _weights(recipe, checkpoint) or first)
     console.started(recipe, run.path, resolve(recipe.algorithm))
-    return Trainer(recipe, run, policy, console=console, checkpoint=checkpoint).run()
+    return _shown(Trainer(recipe, run, policy, console=console, checkpoint=checkpoint).run(), console)
+
+
+def _after_imitation(summary: dict[str, Any], recipe: Recipe, run: RunFolder, *, console: RunConsole) -> dict[str, Any]:
+    if summary["status"] != "finished":
+        return _shown(summary, console)
+    console.note("imitation is done, reinforcement follows")
+    return _reinforce(recipe, run, console=console)
+
+
+def _shown(summary: dict[str, Any], console: RunConsole) -> dict[str, Any]:
+    console.finished(summary)
+    return summary
+
+
+def _newest(run: RunFolder) -> Path | None:
+    """The newest whole checkpoint; None only where the run has not begun."""
+    checkpoint = run.checkpoints.latest()
+    if checkpoint is None and (run.checkpoints.steps() or run.metrics.size):
+        raise ValueError(
+            f"{run.path} has no whole checkpoint left to carry on from; start it anew with: "
+            f"turnwise train {run.path / CONFIG} --output FOLDER"
+        )
+    return checkpoint
 
 
 def _plain(recipe: Recipe) -> dict[str, Any]:
@@ -126,6 +167,7 @@ def _is_finished(stage: Path) -> bool:
 
 
 def _require_same_run(before: Recipe, after: Recipe) -> None:
-    for key in _FIXED:
-        if getattr(before, key) != getattr(after, key):
+    for change in differences(before, after):
+        key = change.partition(":")[0]
+        if key.partition(".")[0] in _FIXED or key == "train.critic":
             raise ValueError(f"{key} cannot change in the middle of a run; start a new one with `turnwise train`")

@@ -28,7 +28,7 @@ from turnwise.train.learner import Learner, Report
 from turnwise.train.player import Player
 from turnwise.train.readings import find_errors, read_rollout
 from turnwise.train.setup import make_renderer
-from turnwise.train.source import Demonstrated, Played, PlayedAhead, Source, answers_inline
+from turnwise.train.source import Demonstrated, Played, PlayedAhead, Source, plays_in_lockstep
 from turnwise.train.state import load_learner, read_ahead, read_state, write_state
 from turnwise.train.token_ledger import write_tokens
 from turnwise.types import Group, NonFiniteError
@@ -74,15 +74,12 @@ class Trainer:
         # Demonstrations were sampled by nobody, least of all at a temperature.
         temperature = recipe.rollout.temperature if imitation is None else 1.0
         self.learner = Learner(policy, recipe.algorithm, recipe.train, seed=recipe.seed, temperature=temperature)
-        lockstep = recipe.rollout.lockstep
-        if lockstep is None:
-            lockstep = recipe.algorithm.max_lag == 0 and answers_inline(recipe)
         self.player = Player(
             policy,
             rollout=recipe.rollout,
             renderer=make_renderer(recipe, policy),
             seed=recipe.seed,
-            lockstep=lockstep,
+            lockstep=plays_in_lockstep(recipe),
         )
         self.learner.hold = self.player.paused
         if checkpoint is not None:
@@ -92,20 +89,24 @@ class Trainer:
 
     def run(self) -> dict[str, Any]:
         """Train to the last step, or until the user or the guard says stop; returns a summary."""
-        with self.run_folder.claim(), Interrupts(self.console.note) as interrupts:
+        with Interrupts(self.console.note) as interrupts:
             try:
                 if self.progress.step == 0:
                     self._save()
                     self._evaluate(samples="before")
-                while self.progress.step < self.recipe.train.steps and self.status == "finished":
-                    self._step()
+                while self._goes_on():
                     if interrupts.requested:
                         self.status = "interrupted"
+                        break
+                    self._step()
                 return self._finish()
             finally:
                 self.source.close()
                 self.player.close()
                 self.loggers.close()
+
+    def _goes_on(self) -> bool:
+        return self.progress.step < self.recipe.train.steps and self.status == "finished"
 
     def _step(self) -> None:
         step = self.progress.step + 1
@@ -238,15 +239,18 @@ class Trainer:
         for group in groups[:_SAMPLES] if samples else ():
             self.console.sample(f"{samples}, held-out task {group.id}", group.trajectories[0])
 
-    def _save(self) -> None:
+    def _save(self, *, may_turn_out_good: bool = True) -> None:
         """Write a checkpoint, and remove those that nothing needs any more."""
         self.console.phase("saving")
         progress, run = self.progress, self.run_folder
-        progress.saved = sorted({*progress.saved, progress.step})
+        if may_turn_out_good:
+            progress.saved = sorted({*progress.saved, progress.step})
         state = {"progress": vars(progress), "guard": self.guard.state_dict(), "sizes": run.sizes()}
         ahead = self.source.ahead() if progress.step else {}
         run.checkpoints.write(progress.step, lambda path: write_state(path, self.learner, state, ahead))
-        needed = {progress.good, progress.best, progress.reference, *progress.saved}
+        needed = {progress.good, progress.best, *progress.saved}
+        if self.learner.reference is not None:
+            needed.add(progress.reference)
         run.checkpoints.prune(keep=self.recipe.checkpoint.keep, always=needed)
 
     def _load(self, checkpoint: Path) -> None:
@@ -278,11 +282,9 @@ class Trainer:
 
     def _finish(self) -> dict[str, Any]:
         if self.status == "interrupted" and self.progress.step not in self.run_folder.checkpoints.steps():
-            self._save()
+            self._save(may_turn_out_good=False)  # where the user stops must not change what the guard restores
         self._event(self.status)
-        summary = {"status": self.status, "step": self.progress.step, "folder": str(self.run_folder.path)}
-        self.console.finished(summary)
-        return summary
+        return {"status": self.status, "step": self.progress.step, "folder": str(self.run_folder.path)}
 
     def _event(self, kind: str, **content: Any) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
