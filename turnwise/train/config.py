@@ -100,7 +100,7 @@ class Train(Settings):
     weight_decay: float = Field(default=0.0, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
     micro_tokens: int = Field(default=4096, ge=1)
-    """Tokens of one forward pass; a minibatch with more accumulates gradients. It changes memory, never the result."""
+    """Tokens of one forward pass; a minibatch with more accumulates gradients. It changes memory, not the result."""
     critic: Literal["separate", "shared"] = "separate"
     """A value model of its own, or a head on the policy's trunk."""
     reference_every: int | None = Field(default=None, ge=1)
@@ -166,7 +166,7 @@ class Checkpoint(Settings):
 
     every: int = Field(default=10, ge=1)
     keep: int = Field(default=2, ge=1)
-    """Newest checkpoints that are kept, besides the best one."""
+    """Newest checkpoints that are kept, besides the best one and those that the guard or the reference need."""
 
 
 class Log(Settings):
@@ -180,7 +180,7 @@ class Log(Settings):
 
 
 class Recipe(Settings):
-    """Everything that decides a run: equal recipes with equal seeds give equal runs."""
+    """Everything that decides a run."""
 
     name: str = "run"
     seed: int = 0

@@ -7,7 +7,7 @@ from turnwise.ops.regularizers import REGULARIZERS
 
 METRICS = {
     "rollout/episodes": "episodes played in this step",
-    "rollout/faults": "share of them that failed: errors and time-outs of environments; they enter no batch",
+    "rollout/faults": "share of them that failed, by errors and time-outs; they enter no batch",
     "rollout/success": "share of the sound episodes that reached their goal",
     "rollout/reward": "mean reward of an episode",
     "rollout/turns": "mean turns of an episode",
@@ -44,7 +44,7 @@ METRICS = {
     "time/tokens_per_second": "tokens trained and sampled, per second of the step",
     "time/evaluate": "seconds of an evaluation",
     "eval/episodes": "held-out episodes played",
-    "eval/faults": "share of them that failed for reasons of the environment",
+    "eval/faults": "share of them that failed, by errors and time-outs",
     "eval/success": "share of the sound ones that reached their goal",
     "eval/success_low": "lower end of its 95% interval, over tasks",
     "eval/success_high": "upper end",
