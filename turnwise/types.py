@@ -36,6 +36,10 @@ class StopReason(StrEnum):
         return self in (StopReason.ENV_ERROR, StopReason.TIMEOUT)
 
 
+CUTS = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL)
+"""Ends by a limit of ours, not by the environment."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
     """One chat message: `Message(role="user", content="Capital of the country where Mahis lies?")`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from turnwise.train.batches import micro_batches, minibatches
 from turnwise.train.config import Train
 from turnwise.train.optimizer import Optimizer
 from turnwise.train.schedule import learning_rate_factor
-from turnwise.types import Group, Scores, TokenBatch
+from turnwise.types import CUTS, Group, Scores, TokenBatch, Trajectory
 
 _EQUAL = 1e-6
 """A variance of returns below this is none: dividing by it would say nothing about the critic."""
@@ -91,6 +91,8 @@ class Learner:
     def prepare(self, groups: Sequence[Group]) -> TokenBatch | None:
         """Filter, pack, score and credit; None when the filters leave nothing to learn from."""
         kept = apply_filters(self.row, groups)
+        if self.settings.cut == "lost":
+            kept = [replace(group, trajectories=[_lost_if_cut(each) for each in group.trajectories]) for group in kept]
         if not any(turn.sampled_ids for group in kept for t in group.trajectories for turn in t.turns):
             return None
         batch = pack(kept).to(self.policy.model.device)
@@ -226,6 +228,11 @@ def _make_critic(policy: TextPolicy, row: Algorithm, settings: Train) -> Critic 
     if settings.critic == "shared":
         return Critic.shared(policy, bins=bins)
     return Critic.separate(policy.model, bins=bins)
+
+
+def _lost_if_cut(trajectory: Trajectory) -> Trajectory:
+    """Nothing follows where one of our limits ended the episode; what the environment cut may go on."""
+    return replace(trajectory, bootstrap=0.0) if trajectory.stop in CUTS else trajectory
 
 
 def _moving(batch: TokenBatch) -> list[int]:

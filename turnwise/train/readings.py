@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turnwise.types import Group, StopReason, Trajectory
+from turnwise.types import CUTS, Group, Trajectory
 
-_CUT = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL)
 _GRAM = 4
 """Tokens in a row that count as repeated text when they come again in the same turn."""
 
@@ -37,7 +36,7 @@ def _outcomes(sound: Sequence[Trajectory]) -> dict[str, float]:
     return {
         "rollout/success": sum(trajectory.success for trajectory in sound) / len(sound),
         "rollout/reward": sum(trajectory.reward for trajectory in sound) / len(sound),
-        "rollout/cut": sum(trajectory.stop in _CUT for trajectory in sound) / len(sound),
+        "rollout/cut": sum(trajectory.stop in CUTS for trajectory in sound) / len(sound),
     }
 
 
