@@ -2,14 +2,12 @@
 
 import json
 
-import pytest
 import torch
 
 from turnwise.algorithm import make_scale, preset
 from turnwise.reproduce.demonstrations import write_slips
-from turnwise.reproduce.parts import RecordedScale, ReplayedScale, cut_is_lost
+from turnwise.reproduce.parts import RecordedScale, ReplayedScale
 from turnwise.train.config import EnvChoice
-from turnwise.types import Group, StopReason, Trajectory, Turn
 
 
 def observed(scale, norm: float) -> float:
@@ -38,16 +36,6 @@ def test_a_replayed_scale_follows_its_list_whatever_happens_and_resumes_in_place
     again = ReplayedScale(factors=[0.5, 0.25, 1.0])
     again.load_state_dict(scale.state_dict())
     assert [observed(again, 1.0) for _ in range(2)] == [1.0, 0.5]
-
-
-@pytest.mark.parametrize(
-    ("stop", "ended"),
-    [(StopReason.MAX_TOKENS, True), (StopReason.CONTEXT_FULL, True), (StopReason.MAX_TURNS, False)],
-)
-def test_a_turn_that_never_ended_ends_the_episode(stop, ended):
-    trajectory = Trajectory(id="a", turns=[Turn(sampled_ids=[1])], stop=stop, truncated=True)
-    (after,) = cut_is_lost(Group(id="a", trajectories=[trajectory])).trajectories
-    assert (after.terminated, after.truncated, after.turns) == (ended, not ended, trajectory.turns)
 
 
 def test_an_expert_slips_as_often_as_asked_and_failures_are_kept(tmp_path):

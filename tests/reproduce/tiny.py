@@ -20,7 +20,6 @@ scales:
     rate: 2.0e-2
     updates: 4
     minibatches: 2
-    settings: {algorithm: {filters: [errored, {kind: "turnwise.reproduce.parts:cut_is_lost"}]}}
     blocks:
       stress: {arms: [matched, permuted, st-ppo, half]}
       updates: {arms: [ppo], updates: [1], seeds: 5}

@@ -25,7 +25,8 @@ def last_return(train: Train, stop: StopReason) -> float:
     with torch.no_grad():
         learner.critic.head.bias.fill_(0.9)
     batch = learner.prepare([group(stop)])
-    assert batch is not None and batch.return_T is not None
+    assert batch is not None
+    assert batch.return_T is not None
     return float(batch.return_T[batch.sampled_T & (batch.sequence_T == 0)][-1])
 
 

@@ -3,29 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from turnwise.ops.clip_bias import Apply, ClipBiasScale, Scale
 from turnwise.ops.normalizers import Reduce, alone
-from turnwise.types import Group, StopReason, Trajectory
-
-_CUT = (StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL)
-
-
-def cut_is_lost(group: Group) -> Group:
-    """Count a turn that never ended as the end of the episode: nothing is left out, but nothing bootstraps either.
-
-    An episode that was cut keeps the critic's value of the state in which it was cut. Where most episodes fail, that
-    is more than failing earns, so a policy could learn to talk until it is cut.
-    """
-    return replace(group, trajectories=[_ended(trajectory) for trajectory in group.trajectories])
-
-
-def _ended(trajectory: Trajectory) -> Trajectory:
-    return replace(trajectory, truncated=False, terminated=True) if trajectory.stop in _CUT else trajectory
 
 
 @dataclass(kw_only=True)

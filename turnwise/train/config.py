@@ -104,8 +104,8 @@ class Train(Settings):
     critic: Literal["separate", "shared"] = "separate"
     """A value model of its own, or a head on the policy's trunk."""
     cut: Literal["lost", "bootstrap"] = "lost"
-    """What follows where a limit of turns, tokens or context ended an episode: nothing, or what the critic expects there. A
-    policy that is paid what the critic expects learns to run into the limit."""
+    """What follows where a limit of turns, tokens or context ended an episode: nothing, or what the critic expects
+    there. A policy that is paid what the critic expects learns to run into the limit."""
     reference_every: int | None = Field(default=None, ge=1)
     """Steps after which the reference becomes the policy as it then is; None: it stays the first policy."""
 
