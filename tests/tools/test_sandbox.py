@@ -227,8 +227,8 @@ def test_output_of_exactly_the_limit_is_whole():
 
 def test_a_sleeper_is_ended_at_its_deadline_and_its_output_kept():
     begin = time.perf_counter()
-    execution = run("import time\nprint('early', flush=True)\ntime.sleep(60)", Limits(wall_seconds=0.3))
-    assert 0.3 <= time.perf_counter() - begin < 20
+    execution = run("import time\nprint('early', flush=True)\ntime.sleep(60)", Limits(wall_seconds=3.0))
+    assert 3 <= time.perf_counter() - begin < 20
     assert (execution.stdout, execution.timed_out, execution.exit_code) == ("early\n", True, None)
 
 
