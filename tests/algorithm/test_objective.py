@@ -150,7 +150,7 @@ def test_the_clip_bias_of_micro_batches_adds_up_under_every_estimator() -> None:
                     collision_T=scores.collision_T,
                     parameters=[table],
                 )
-            norms.append(scale.finish().norm)
+            norms.append(scale.finish().measured)
         assert norms[0] > 0
         assert norms[0] == pytest.approx(norms[1], rel=1e-9), estimator
 

@@ -10,8 +10,9 @@ from tests.ops.batches import known, random_case
 from tests.ops.ranks import Reduce, on_ranks
 from tests.ops.tiny_policy import TinyPolicy, own_logprobs, stale
 from turnwise.algorithm import compute_loss, preset
-from turnwise.ops.clip_bias import Apply, ClipBiasScale, Estimator, Form, logit_norm_squared, scale_factor
+from turnwise.ops.clip_bias import ClipBiasScale, Estimator, Form, logit_norm_squared, scale_factor
 from turnwise.ops.regularizers import collision
+from turnwise.ops.scales import Apply
 from turnwise.ops.weights import Counts
 from turnwise.types import Scores, TokenBatch
 
@@ -87,7 +88,7 @@ def test_norms_are_those_of_their_spaces_and_add_up_over_micro_batches(seed: int
         scale = ClipBiasScale(estimator=estimator, threshold=1e-3)
         step(scale, policy, parts, Counts.of(batch))
         result = scale.finish()
-        assert result.norm == pytest.approx(wanted, rel=1e-9)
+        assert result.measured == pytest.approx(wanted, rel=1e-9)
         assert result.value == pytest.approx(1e-3 / wanted, rel=1e-9)
 
 
@@ -101,7 +102,7 @@ def test_ranks_agree_on_one_scale_also_where_one_clipped_nothing(estimator: Esti
     def rank(part: TokenBatch, reduce: Reduce) -> float:
         scale = ClipBiasScale(estimator=estimator, threshold=1.0)
         step(scale, policy, [part], counts)
-        return scale.finish(reduce).norm
+        return scale.finish(reduce).measured
 
     shards = [batch.select(range(middle)), batch.select(range(middle, batch.sequences)), idle]
     assert on_ranks([partial(rank, shard) for shard in shards]) == pytest.approx([wanted] * 3, rel=1e-9)
@@ -120,7 +121,7 @@ def test_nothing_clipped_means_scale_one_for_every_form_and_leaves_the_calibrati
         scale = ClipBiasScale(form=form)
         observed(0.0, scale)
         result = scale.finish()
-        assert (result.value, result.norm) == (1.0, 0.0)
+        assert (result.value, result.measured) == (1.0, 0.0)
         assert scale.state_dict() == {"norms": []}
 
 
@@ -141,15 +142,15 @@ def test_each_step_starts_afresh(estimator: Estimator):
     scale = ClipBiasScale(estimator=estimator, threshold=1.0)
     for _ in range(2):
         step(scale, policy, [batch], Counts.of(batch))
-        assert scale.finish().norm == pytest.approx(expected_norm(batch, policy, estimator))
-    assert scale.finish().norm == 0.0
+        assert scale.finish().measured == pytest.approx(expected_norm(batch, policy, estimator))
+    assert scale.finish().measured == 0.0
 
 
 def test_norms_of_micro_batches_add_in_squares():
     scale = ClipBiasScale(threshold=1.0)
     observed(3.0, scale)
     observed(4.0, scale)
-    assert scale.finish().norm == pytest.approx(5.0)
+    assert scale.finish().measured == pytest.approx(5.0)
 
 
 def test_calibration_survives_a_checkpoint():

@@ -29,7 +29,7 @@ model: pico
 env: {id: lookup/2hop, kwargs: {hops: [1]}, check: false}
 sft: {demonstrations: 512, epochs: 3, batch: 32, learning_rate: 1.0e-2}
 rollout: {episodes: 16, max_turns: 5, max_tokens: 8, context: 96, engine_gib: 0.02}
-train: {steps: 2, betas: [0.9, 0.999]}
+train: {steps: 2}
 eval: {every: 1, episodes: 8}
 guard: off
 log: {rollouts: 0}

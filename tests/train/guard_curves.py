@@ -43,6 +43,7 @@ def healthy_run(seed: int, *, steps: int = 30) -> Rows:
                 "rollout/turns": max(turns, 1),
                 "rollout/tokens": max(turns, 1) * words * (1 + 0.3 * learned) * rng.lognormvariate(0, 0.05),
                 "rollout/valid": _success(rng, 0.6 + 0.38 * learned, episodes=4 * episodes, group=1),
+                "rollout/cut": _success(rng, 0.15 - 0.12 * learned, episodes=episodes, group=1),
                 "rollout/faults": 0.1 * rng.random(),
                 "rollout/zero_variance": min(max(2 * abs(share - 0.5) + rng.gauss(0, 0.08), 0), 1),
                 "rollout/repetition": 0.04 * rng.lognormvariate(0, 0.3),

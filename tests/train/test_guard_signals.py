@@ -62,6 +62,7 @@ def test_at_most_two_percent_of_healthy_runs_raise_an_incident() -> None:
         ("length-collapse", shrinking_to("rollout/tokens", 0.25)),
         ("length-collapse", shrinking_to("rollout/tokens", 5)),
         ("repetition", setting(rollout__repetition=0.6)),
+        ("cut-surge", setting(rollout__cut=0.3)),
         ("validity", setting(rollout__valid=0.1)),
         ("reward-shift", setting(rollout__success=0.02)),
         ("gradient-spike", growing("train/gradient_norm", factor=12)),

@@ -116,7 +116,7 @@ def test_a_few_steps_make_demonstrations_about_unseen_places_much_likelier():
     imitation = Imitation(expert_groups(env, renderer, count=128, max_turns=8, seed=0), Sft(batch=16, epochs=1), seed=0)
     with torch.no_grad():
         before = float(loss_of(policy, held_out).total)
-    optimizer = torch.optim.AdamW(policy.trainable().values(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(policy.trainable().values(), lr=3e-4, betas=(0.9, 0.999), weight_decay=0.0)
     for step in range(1, imitation.steps + 1):
         optimizer.zero_grad()
         loss_of(policy, imitation.groups(step)).total.backward()

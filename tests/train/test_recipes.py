@@ -60,7 +60,7 @@ def test_make_train_is_the_proven_loop() -> None:
     assert recipe.algorithm == preset("st-ppo")
     assert (recipe.model.name, recipe.env.id, recipe.train.critic) == ("nano", "search/geo-2hop", "separate")
     assert (recipe.rollout.episodes, recipe.rollout.max_turns, recipe.rollout.max_tokens) == (128, 6, 48)
-    assert (recipe.train.steps, recipe.train.learning_rate, recipe.train.critic_learning_rate) == (24, 5e-4, 1e-3)
+    assert (recipe.train.steps, recipe.train.learning_rate, recipe.train.critic_learning_rate) == (24, 3e-4, 1e-3)
     assert (recipe.eval.episodes, recipe.eval.temperature, recipe.checkpoint.every) == (256, 1.0, 4)
 
 

@@ -167,6 +167,44 @@ def test_steps_that_a_checkpoint_kept_are_not_played_again() -> None:
         player.close()
 
 
+def test_closing_does_not_wait_for_episodes_in_flight() -> None:
+    recipe = small_recipe(slow(30.0, max_lag=1))
+    policy = TextPolicy.load("pico")
+    player = Player(policy, rollout=recipe.rollout, renderer=Renderer(policy.tokenizer), seed=0, lockstep=False)
+    source = PlayedAhead(player, recipe, first=1)
+    time.sleep(1)  # by now every episode is in its environment
+    started = time.perf_counter()
+    source.close()
+    player.close()
+    assert time.perf_counter() - started < 10
+
+
+def test_after_a_restore_nothing_is_learned_that_the_policy_given_up_has_played(tmp_path: Path) -> None:
+    recipe = small_recipe({**slow(0.01, max_lag=2), "train": {"steps": 6}})
+    folder = RunFolder.create(tmp_path / "run", recipe.model_dump(mode="json"), {"threads": 1})
+    console = Screen()
+    console.started(recipe, folder.path)
+    trainer = Trainer(recipe, folder, TextPolicy.load("pico"), console=console)
+    keep_promises = trainer._keep_promises
+
+    def restore_after_three(step: int) -> None:
+        keep_promises(step)
+        if step == 3:
+            deadline = time.monotonic() + 60
+            while not trainer.source.ahead():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            trainer._restore()
+            assert trainer.source.ahead() == {}
+
+    trainer._keep_promises = restore_after_three
+    assert trainer.run()["step"] == 6
+    sampled_by = {
+        turn.version for step in (4, 5, 6) for one in trajectories(played(folder.path, step)) for turn in one.turns
+    }
+    assert min(sampled_by) == 3
+
+
 def test_a_mistake_in_the_episodes_reaches_whoever_asks_for_them() -> None:
     recipe = small_recipe(slow(0.0, max_lag=1))
     recipe = recipe.model_copy(update={"env": recipe.env.model_copy(update={"kwargs": {"second": 1}})})

@@ -12,10 +12,11 @@ from torch import Tensor
 from turnwise.algorithm.parts import Part, function_of
 from turnwise.algorithm.row import Algorithm
 from turnwise.algorithm.rules import resolve
-from turnwise.ops.clip_bias import ClipBiasScale, bias_coefficients
+from turnwise.ops.clip_bias import bias_coefficients
 from turnwise.ops.credit import Credit
 from turnwise.ops.diagnostics import TurnTable, turn_table
 from turnwise.ops.normalizers import Reduce, alone
+from turnwise.ops.scales import StepScale
 from turnwise.ops.segments import segment_count
 from turnwise.ops.surrogates import Ratios, Terms
 from turnwise.ops.weights import Counts, kept_tokens
@@ -106,7 +107,7 @@ def token_ratios(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> tuple[
     return torch.where(batch.sampled_T, ratio_T, 1.0), terms.clipped_T & batch.sampled_T
 
 
-def make_scale(row: Algorithm) -> ClipBiasScale | None:
+def make_scale(row: Algorithm) -> StepScale | None:
     """The row's step scale: stateful, one per run; None when steps are taken as they are."""
     return _call("scale", row.scale)
 

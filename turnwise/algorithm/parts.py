@@ -12,7 +12,8 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_serializer, model_validator
 
 from turnwise.ops.advantages import ADVANTAGES
-from turnwise.ops.clip_bias import SCALES
+from turnwise.ops.clip_bias import ClipBiasScale
+from turnwise.ops.drift import DriftScale
 from turnwise.ops.filters import FILTERS
 from turnwise.ops.mismatch import MISMATCHES
 from turnwise.ops.normalizers import NORMALIZERS
@@ -20,6 +21,7 @@ from turnwise.ops.ratios import RATIOS
 from turnwise.ops.regularizers import REGULARIZERS
 from turnwise.ops.rewards import REWARDS
 from turnwise.ops.sampling import SAMPLING
+from turnwise.ops.scales import no_scale
 from turnwise.ops.surrogates import SURROGATES
 from turnwise.ops.values import VALUE_LOSSES
 from turnwise.ops.weights import WEIGHTS
@@ -33,7 +35,7 @@ AXES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     "ratio": RATIOS,
     "mismatch": MISMATCHES,
     "surrogate": SURROGATES,
-    "scale": SCALES,
+    "scale": {"none": no_scale, "clip-bias": ClipBiasScale, "drift": DriftScale},
     "weights": WEIGHTS,
     "regularizers": REGULARIZERS,
     "value_loss": VALUE_LOSSES,

@@ -85,15 +85,13 @@ def _staleness_warnings(row: Algorithm) -> Iterator[str]:
     if row.max_lag > 0 and not row.needs_sampler_logprobs:
         yield f"max_lag={row.max_lag} leaves stale turns uncorrected; set mismatch to truncated or ratio.against to mu"
     if row.scale.kind != "none" and row.updates_per_rollout == 1 and row.max_lag == 0:
-        yield "scale=clip-bias does nothing with one update per rollout: nothing is ever clipped"
+        yield f"scale={row.scale.kind} does nothing with one update per rollout: the policy is still the sampler"
 
 
 def _scale_warnings(row: Algorithm) -> Iterator[str]:
-    if row.scale.kind != "clip-bias":
-        return
-    if row.scale.options["apply"] == "gradient":
+    if row.scale.options.get("apply") == "gradient":
         yield "scale.apply=gradient: Adam divides the factor out again; near-inert or harmful in our pilot, step worked"
-    if row.scale.options["form"] == "paper":
+    if row.scale.options.get("form") == "paper":
         yield "scale.form=paper amplifies steps while the norm of the clipping bias is below 1; safe has a floor"
 
 

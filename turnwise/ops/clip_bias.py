@@ -21,12 +21,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from turnwise.ops.diagnostics import TurnTable
 from turnwise.ops.normalizers import Reduce, alone
 from turnwise.ops.parameters import Count, Positive
+from turnwise.ops.scales import Apply, Scale
 
 Estimator = Literal["exact", "logit", "loss"]
 Form = Literal["safe", "soft", "paper"]
-Apply = Literal["step", "gradient"]
 
 
 def bias_coefficients(bias: Tensor, logprob_T: Tensor) -> Tensor:
@@ -66,16 +67,6 @@ def scale_factor(norm: float, *, form: Form, threshold: float) -> float:
     return 1 / max(1.0, excess) if form == "safe" else 1 / (1 + excess)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """The scale of one optimiser step, what it came from and where it goes."""
-
-    value: float
-    norm: float
-    threshold: float
-    apply: Apply
-
-
 @dataclass(kw_only=True)
 class ClipBiasScale:
     """Shrink an optimiser step by the norm of its clipping bias.
@@ -86,8 +77,6 @@ class ClipBiasScale:
     divides a constant factor out again, and in our pilot `gradient` was near-inert or harmful while `step` kept runs
     alive. `threshold` is c0; None calibrates it: `target` times the median of the first `calibration` non-zero norms,
     so that the mean scale comes out near `target`.
-
-    Use, for each optimiser step: `observe` every micro-batch before its backward pass, then `finish` once.
     """
 
     estimator: Estimator = "loss"
@@ -111,6 +100,7 @@ class ClipBiasScale:
         logprob_T: Tensor,
         collision_T: Tensor | None = None,
         parameters: Sequence[Tensor] = (),
+        table: TurnTable | None = None,
     ) -> None:
         """Add one micro-batch; `bias` is None when nothing in it was clipped."""
         self._parameters, self._zero = parameters, logprob_T.detach().new_zeros(1)
@@ -133,7 +123,7 @@ class ClipBiasScale:
         threshold = self._calibrated(norm)
         self._squared, self._gradient = None, []
         value = scale_factor(norm, form=self.form, threshold=threshold)
-        return Scale(value=value, norm=norm, threshold=threshold, apply=self.apply)
+        return Scale(value=value, measured=norm, threshold=threshold, apply=self.apply)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: the norms that the threshold is calibrated from."""
@@ -167,14 +157,3 @@ class ClipBiasScale:
 
     def _add_gradient(self, gradient: list[Tensor]) -> None:
         self._gradient = [a + b for a, b in zip(self._gradient, gradient, strict=True)] if self._gradient else gradient
-
-
-def no_scale() -> None:
-    """Take the step as it is.
-
-    scale = 1
-    """
-    return None
-
-
-SCALES = {"none": no_scale, "clip-bias": ClipBiasScale}

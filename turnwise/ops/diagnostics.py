@@ -70,6 +70,10 @@ class TurnTable:
         reading = self._reading(self.sums_IC.sum(0), peak)
         return {name.replace("turn/", "loss/"): value for name, value in reading.items()}
 
+    def total(self, column: str) -> Tensor:
+        """The sum of a column over all turns."""
+        return self.sums_IC.sum(0)[_SUMS.index(column)]
+
     def _reading(self, sums_C: Tensor, peak: Tensor) -> dict[str, float]:
         total = {name: float(value) for name, value in zip(_SUMS, sums_C, strict=True)}
         count = max(total["tokens"], 1)

@@ -8,8 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from turnwise.ops.clip_bias import Apply, ClipBiasScale, Scale
+from turnwise.ops.clip_bias import ClipBiasScale
+from turnwise.ops.diagnostics import TurnTable
 from turnwise.ops.normalizers import Reduce, alone
+from turnwise.ops.scales import Apply, Scale
 
 
 @dataclass(kw_only=True)
@@ -56,6 +58,7 @@ class ReplayedScale:
         logprob_T: Tensor,
         collision_T: Tensor | None = None,
         parameters: Sequence[Tensor] = (),
+        table: TurnTable | None = None,
     ) -> None:
         """Nothing that happens changes the list."""
 
@@ -63,7 +66,7 @@ class ReplayedScale:
         """The next factor."""
         value = float(self.factors[self._place % len(self.factors)])
         self._place += 1
-        return Scale(value=value, norm=0.0, threshold=1.0, apply=self.apply)
+        return Scale(value=value, measured=0.0, threshold=1.0, apply=self.apply)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps: the place in the list."""

@@ -96,7 +96,7 @@ class Train(Settings):
     """Steps over which the learning rate rises to its value."""
     schedule: Schedule = "constant"
     """What the learning rate does after the warm-up; linear and cosine end at a tenth of it."""
-    betas: tuple[Share, Share] = (0.9, 0.95)
+    betas: tuple[Share, Share] = (0.9, 0.999)
     weight_decay: float = Field(default=0.0, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
     micro_tokens: int = Field(default=4096, ge=1)

@@ -20,6 +20,7 @@ from turnwise.train.guard_readings import (
     number,
     positive,
     read,
+    read_rate,
     series,
     slump,
     success_moved,
@@ -153,6 +154,14 @@ def repetition(rows: Sequence[Row], row: Row) -> Finding | None:
     return reading.finding("share of repeated text", severe=reading.now > 0.5)
 
 
+def cut_surge(rows: Sequence[Row], row: Row) -> Finding | None:
+    """Episodes that run into a limit on turns or tokens: they look alike whatever the policy meant by them."""
+    reading = read_rate(rows, row, "rollout/cut")
+    if reading is None or not reading.above(reading.before + 0.08, sure=4):
+        return None
+    return reading.finding("share of episodes that ran into a limit")
+
+
 def validity(rows: Sequence[Row], row: Row) -> Finding | None:
     """Valid turns: a policy that breaks forgets the format first."""
     reading = slump(rows, row, "rollout/valid")
@@ -200,6 +209,7 @@ SIGNALS: dict[str, Detector] = {
     "turn-collapse": turn_collapse,
     "length-collapse": length_collapse,
     "repetition": repetition,
+    "cut-surge": cut_surge,
     "validity": validity,
     "reward-shift": reward_shift,
     "gradient-spike": gradient_spike,

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from turnwise.algorithm import Algorithm, Loss, apply_filters, compute_credit, compute_loss, make_scale
-from turnwise.ops.clip_bias import Scale
 from turnwise.ops.diagnostics import TurnTable
+from turnwise.ops.scales import Scale
 from turnwise.ops.weights import Counts
 from turnwise.policy.critics import Bins, Critic
 from turnwise.policy.text import Reference, TextPolicy
@@ -175,6 +175,7 @@ class Learner:
                 logprob_T=scores.logprob_T,
                 collision_T=scores.collision_T,
                 parameters=list(self.actor.parameters.values()),
+                table=loss.table,
             )
         loss.total.backward()
         return _numbers(loss), loss.table
@@ -282,7 +283,7 @@ def _report(batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report
     if scales:
         metrics["train/scale"] = _mean([scale.value for scale in scales])
         metrics["train/scale_min"] = min(scale.value for scale in scales)
-        metrics["train/clip_bias"] = _mean([scale.norm for scale in scales])
+        metrics[scales[0].metric] = _mean([scale.measured for scale in scales])
     return Report(metrics=metrics, turns=table.rows())
 
 

@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections import defaultdict
 from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from itertools import count
 from typing import Protocol
 
@@ -122,7 +123,7 @@ class PlayedAhead:
         self._version = first - 1
         self._changed = threading.Condition()
         self._error: BaseException | None = None
-        self._closed = False
+        self._closed, self._task = False, None
         self._thread = threading.Thread(target=self._work, name="turnwise-rollout", daemon=True)
         self._thread.start()
 
@@ -158,6 +159,9 @@ class PlayedAhead:
     def close(self) -> None:
         """Give up the episodes in flight."""
         self._closed = True
+        if self._task is not None:
+            with suppress(RuntimeError):  # the loop has ended by itself
+                self._task.get_loop().call_soon_threadsafe(self._task.cancel)
         self._thread.join(timeout=60)
 
     def _work(self) -> None:
@@ -169,16 +173,17 @@ class PlayedAhead:
                 self._changed.notify_all()
 
     async def _play(self) -> None:
+        self._task = asyncio.current_task()
+        if self._closed:
+            return
         async with self._player.make_scheduler() as scheduler:
             episodes = scheduler.episodes(self._specs(), self._player.agent())
-            async for episode in episodes:
-                if self._closed:
-                    break
-                _, spec, _ = episode
-                with self._changed:
-                    self._finished[self._step_of.pop(spec.id)].append(episode)
-                    self._changed.notify_all()
-            await episodes.aclose()
+            async with aclosing(episodes):
+                async for episode in episodes:
+                    _, spec, _ = episode
+                    with self._changed:
+                        self._finished[self._step_of.pop(spec.id)].append(episode)
+                        self._changed.notify_all()
 
     async def _specs(self) -> AsyncGenerator[EpisodeSpec]:
         for step in count(self._first):
@@ -187,8 +192,6 @@ class PlayedAhead:
             if step in self._skipped:
                 continue
             while self._version < step - 1 - self._recipe.algorithm.max_lag:
-                if self._closed:
-                    return
                 await asyncio.sleep(0.005)
             for spec in step_specs(self._recipe, step):
                 self._step_of[spec.id] = step

@@ -7,8 +7,6 @@ killed and resumed ends with the same bits as one that was not.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +29,7 @@ from turnwise.train.setup import make_renderer
 from turnwise.train.source import Demonstrated, Played, PlayedAhead, Source, plays_in_lockstep
 from turnwise.train.state import load_learner, read_ahead, read_state, write_state
 from turnwise.train.token_ledger import write_tokens
+from turnwise.train.watch import Watch
 from turnwise.types import Group, NonFiniteError
 
 _SAMPLES = 3
@@ -85,7 +84,8 @@ class Trainer:
         if checkpoint is not None:
             self._load(checkpoint)
         self.loggers = Loggers.of(recipe.log, run)
-        self.source = self._make_source(imitation, checkpoint)
+        self._imitation = imitation
+        self.source = self._make_source(read_ahead(checkpoint) if checkpoint is not None else {})
 
     def run(self) -> dict[str, Any]:
         """Train to the last step, or until the user or the guard says stop; returns a summary."""
@@ -193,6 +193,9 @@ class Trainer:
         with self.player.paused():
             load_learner(self.run_folder.checkpoints.at(good), self.learner)
         self.player.publish(self.progress.step)
+        # What was played ahead was played by a policy that is given up.
+        self.source.close()
+        self.source = self._make_source({})
         self.progress.saved = [step for step in self.progress.saved if step <= good]
         if self.progress.reference > good:  # it was taken from what is now given up
             self.progress.reference = good
@@ -272,12 +275,12 @@ class Trainer:
         else:
             self.learner.reference = Reference.of_folder(self.run_folder.checkpoints.at(step), like=policy)
 
-    def _make_source(self, imitation: Imitation | None, checkpoint: Path | None) -> Source:
-        if imitation is not None:
-            return Demonstrated(imitation, self.player)
+    def _make_source(self, kept: dict[int, list[Group]]) -> Source:
+        """Where episodes come from; `kept` are those of later steps that a checkpoint has."""
+        if self._imitation is not None:
+            return Demonstrated(self._imitation, self.player)
         if self.recipe.algorithm.max_lag == 0:
             return Played(self.player, self.recipe)
-        kept = read_ahead(checkpoint) if checkpoint is not None else {}
         return PlayedAhead(self.player, self.recipe, first=self.progress.step + 1, kept=kept)
 
     def _finish(self) -> dict[str, Any]:
@@ -289,36 +292,3 @@ class Trainer:
     def _event(self, kind: str, **content: Any) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.run_folder.events.append({"step": self.progress.step, "time": now, "kind": kind, **content})
-
-
-class Watch:
-    """Where the time of a step goes."""
-
-    def __init__(self) -> None:
-        self._started, self._spent = time.perf_counter(), dict[str, float]()
-
-    @contextmanager
-    def timing(self, name: str) -> Iterator[None]:
-        """Count what happens inside under this name."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._spent[name] = self._spent.get(name, 0.0) + time.perf_counter() - started
-
-    def metrics(self, groups: list[Group], *, tokens: float, playing: float) -> dict[str, float]:
-        """The `time/…` metrics; `playing` are the engine's own seconds."""
-        total = time.perf_counter() - self._started
-        rollout, score, update = (self._spent.get(name, 0.0) for name in ("rollout", "score", "update"))
-        turns = [turn for group in groups for trajectory in group.trajectories for turn in trajectory.turns]
-        sampled = sum(len(turn.sampled_ids) for turn in turns)
-        return {
-            "time/step": total,
-            "time/rollout": rollout,
-            "time/score": score,
-            "time/update": update,
-            "time/model": playing + score + update,
-            # Environments cannot account for more than the engine left idle.
-            "time/env": min(sum(turn.env_seconds for turn in turns), max(rollout - playing, 0.0)),
-            "time/tokens_per_second": (tokens + sampled) / total,
-        }

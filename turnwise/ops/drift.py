@@ -1,0 +1,70 @@
+"""A step scale made from how far the policy has drifted from the one that sampled its data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from turnwise.ops.diagnostics import TurnTable
+from turnwise.ops.normalizers import Reduce, alone
+from turnwise.ops.parameters import Positive
+from turnwise.ops.scales import Apply, Scale
+
+Measure = Literal["kl", "clips"]
+_COLUMNS: dict[Measure, str] = {"kl": "sampler_kl", "clips": "clipped"}
+
+
+@dataclass(kw_only=True)
+class DriftScale:
+    """Shrink an optimiser step once the policy has left the sampler of its data behind.
+
+        scale = min(1, target / KL(μ ‖ π))^power
+
+    The KL (k3, mean over the sampled tokens) is that of the minibatch before the step, so it costs nothing; it counts
+    the staleness of the rollout (`max_lag`) too. `measure: clips` takes the share of clipped tokens in its place. A
+    high `power` comes near to stopping a rollout's updates where the bound is met, as early stopping does.
+    """
+
+    measure: Measure = "kl"
+    target: Positive = 0.02
+    power: Positive = 1.0
+    apply: Apply = "step"
+    _sums: Tensor | None = field(default=None, init=False, repr=False)
+    """Tokens, and what is measured, summed over them."""
+
+    def observe(
+        self,
+        *,
+        bias: Tensor | None,
+        coefficient_T: Tensor | None,
+        logprob_T: Tensor,
+        collision_T: Tensor | None = None,
+        parameters: Sequence[Tensor] = (),
+        table: TurnTable | None = None,
+    ) -> None:
+        """Add one micro-batch; only its diagnostics count."""
+        if table is None:
+            raise ValueError("scale.drift needs the diagnostics of the loss; pass table=loss.table")
+        if self.measure == "kl" and "sampler_kl" not in table.known:
+            raise ValueError("scale.drift: measure 'kl' needs the sampler's log-probs; use 'clips'")
+        sums = torch.stack([table.total("tokens"), table.total(_COLUMNS[self.measure])])
+        self._sums = sums if self._sums is None else self._sums + sums
+
+    def finish(self, reduce: Reduce = alone) -> Scale:
+        """The scale of this step, over all micro-batches and ranks; starts the next step afresh."""
+        sums = reduce(torch.zeros(2) if self._sums is None else self._sums)
+        self._sums = None
+        drift = float(sums[1] / sums[0].clamp_min(1))
+        value = 1.0 if drift <= self.target else (self.target / drift) ** self.power
+        return Scale(value=value, measured=drift, threshold=self.target, apply=self.apply, metric="train/drift")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing outlives a step."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Nothing to go on from."""
