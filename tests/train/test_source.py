@@ -199,10 +199,8 @@ def test_after_a_restore_nothing_is_learned_that_the_policy_given_up_has_played(
 
     trainer._keep_promises = restore_after_three
     assert trainer.run()["step"] == 6
-    sampled_by = {
-        turn.version for step in (4, 5, 6) for one in trajectories(played(folder.path, step)) for turn in one.turns
-    }
-    assert min(sampled_by) == 3
+    later = [one for step in (4, 5, 6) for one in trajectories(played(folder.path, step))]
+    assert min(turn.policy_version for one in later for turn in one.turns) == 3
 
 
 def test_a_mistake_in_the_episodes_reaches_whoever_asks_for_them() -> None:
