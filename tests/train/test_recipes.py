@@ -55,6 +55,18 @@ def test_the_variations_that_a_shipped_recipe_names_load(file: Path) -> None:
         assert changed(*settings, source=ROOT / recipe) != load_recipe(file)
 
 
+def test_where_there_is_no_checkout_the_shipped_recipes_go_by_the_same_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_recipe(Path("recipes/search-nano.yaml")) == load_recipe(ROOT / "recipes/search-nano.yaml")
+    own = write(tmp_path, own="extends: recipes/search-nano.yaml\nseed: 7\n")
+    assert (load_recipe(own).seed, load_recipe(own).env.id) == (7, "search/geo-2hop")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/search-nano.yaml").write_text("seed: 3\n")
+    assert load_recipe(Path("recipes/search-nano.yaml")).seed == 3  # what is there comes first
+
+
 def test_make_train_is_the_proven_loop() -> None:
     recipe = load_recipe(ROOT / "recipes/search-nano.yaml")
     assert recipe.algorithm == preset("st-ppo")

@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-_RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+from turnwise.train.recipe_layers import RECIPES
+
 _FILE = "claim.yaml"
 
 
@@ -124,9 +125,9 @@ class Claim(_Section):
 
 def load_claim(paper: str) -> Claim:
     """A paper's claim, by the name of its folder in `recipes/` or by the folder's own path."""
-    folder = next((place for place in (Path(paper), _RECIPES / paper) if (place / _FILE).is_file()), None)
+    folder = next((place for place in (Path(paper), RECIPES / paper) if (place / _FILE).is_file()), None)
     if folder is None:
-        known = sorted(file.parent.name for file in _RECIPES.glob(f"*/{_FILE}"))
+        known = sorted(file.parent.name for file in RECIPES.glob(f"*/{_FILE}"))
         raise ValueError(f"there is no claim {paper!r}; name a folder with a {_FILE}, or one of {', '.join(known)}")
     content: Mapping[str, Any] = yaml.safe_load((folder / _FILE).read_text())
     try:

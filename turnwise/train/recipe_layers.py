@@ -11,6 +11,9 @@ from turnwise.algorithm.recipes import parse, read_text
 
 Choices = dict[str, Any]
 
+RECIPES = Path(__file__).parents[1] / "recipes"
+"""Those that come with the package."""
+
 _SHORT = {"model": "name", "env": "id", "guard": "mode", "algorithm": "preset"}
 """The key that a section's short form stands for: `model: nano` is `model: {name: nano}`."""
 
@@ -64,7 +67,7 @@ def _merge(below: Any, above: Any) -> Any:
 def _file_layers(file: Path) -> list[Layer]:
     layers: list[Layer] = []
     chain: list[Path] = []
-    following: Path | None = file
+    following: Path | None = _find(file, beside=Path())
     while following is not None:
         if following.resolve() in [seen.resolve() for seen in chain]:
             raise ValueError(f"recipes extend each other in a circle: {' → '.join(map(str, (*chain, following)))}")
@@ -74,8 +77,14 @@ def _file_layers(file: Path) -> list[Layer]:
         if parent is not None and not isinstance(parent, str):
             raise ValueError(f"{following}: extends is {parent!r}; it should be the path of one recipe")
         layers.append(Layer(choices=_sections(choices), file=following))
-        following = None if parent is None else following.parent / parent
+        following = None if parent is None else _find(Path(parent), beside=following.parent)
     return layers[::-1]
+
+
+def _find(file: Path, *, beside: Path) -> Path:
+    """The file where it says; where there is none, a recipe that comes with the package and goes by this name."""
+    said, ours = beside / file, RECIPES.parent / file
+    return ours if file.parts[:1] == (RECIPES.name,) and ours.is_file() and not said.exists() else said
 
 
 def _read(file: Path) -> Choices:
