@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LOOK_SECONDS = 0.1
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Small models gain nothing from more threads, and the result must not depend on how many run side by side."""
 
 
@@ -65,7 +65,7 @@ def _start(job: Job, running: dict[subprocess.Popen[bytes], Job], done: Callable
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **_ONE_THREAD},
+            env={**os.environ, **ONE_THREAD},
             start_new_session=True,  # a Ctrl-C in the terminal reaches us alone, and we pass it on once
         )
     running[process] = job

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from turnwise.evaluate.processes import ONE_THREAD
 from turnwise.evaluate.results import is_complete
 from turnwise.reproduce.plan import FACTORS
 from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.disk import write_whole
 
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Small models gain nothing from more, and the result must not depend on how many runs go side by side."""
 _RUNS_PER_PROCESS = 50
 
 
@@ -38,7 +37,7 @@ def run_tasks(
     tasks: Iterable[Task], *, jobs: int, report: Callable[[str], None], deadline: float | None = None
 ) -> dict[str, str]:
     """Run all tasks, `jobs` at once; returns what went wrong by name. After the deadline no more are begun."""
-    os.environ.update(_ONE_THREAD)  # the processes inherit it
+    os.environ.update(ONE_THREAD)  # the processes inherit it
     waiting, running, faults = list(reversed(list(tasks))), dict[Future[str], Task](), dict[str, str]()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=_RUNS_PER_PROCESS) as pool:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 
+import torch
+from torch import Tensor
+
+from turnwise.policy.text import Reference, TextPolicy
 from turnwise.types import TokenBatch
 
 
@@ -32,6 +36,13 @@ def micro_batches(batch: TokenBatch, *, tokens: int) -> Iterator[TokenBatch]:
         chosen += run
     if chosen:
         yield batch if len(chosen) == batch.sequences else batch.select(chosen)
+
+
+@torch.no_grad()
+def score_in_parts(policy: TextPolicy | Reference, batch: TokenBatch, *, tokens: int, temperature: float) -> Tensor:
+    """Log-probs of the whole batch, one micro-batch after the other."""
+    parts = micro_batches(batch, tokens=tokens)
+    return torch.cat([policy.score(part, temperature=temperature).logprob_T for part in parts])
 
 
 def _runs(values: Sequence[int]) -> list[list[int]]:

@@ -11,6 +11,8 @@ from turnwise.algorithm import Algorithm
 
 Mode = Literal["off", "warn", "act"]
 Schedule = Literal["constant", "linear", "cosine"]
+CONTEXT = 2048
+"""Tokens that an episode may have where neither recipe nor model says less: long ones cost places in the engine."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 

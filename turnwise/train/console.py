@@ -19,9 +19,10 @@ from turnwise.runs.journal import read_journal
 from turnwise.train import console_views as views
 from turnwise.train.config import Recipe
 from turnwise.train.console_chart import draw_curve
-from turnwise.train.console_progress import Progress, Row, step_of
+from turnwise.train.console_progress import Progress, step_of
 from turnwise.train.guard import Incident
 from turnwise.train.imitation import IMITATION
+from turnwise.train.metrics import Row
 from turnwise.train.samples import episode_text
 from turnwise.types import Trajectory
 from turnwise.untrusted import printable

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-Row = Mapping[str, float | None]
+from turnwise.train.metrics import Row, number
 
 RECENT = 20
 """Steps whose pace the time left is reckoned from."""
-
-
-def number(row: Row, name: str) -> float | None:
-    """A metric of a row; None when the row has none or it is not finite."""
-    value = row.get(name)
-    return value if value is not None and math.isfinite(value) else None
 
 
 @dataclass(kw_only=True)

@@ -11,9 +11,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from turnwise.train.config import Recipe
-from turnwise.train.console_progress import Progress, Row, lost_in, number, step_of
+from turnwise.train.console_progress import Progress, lost_in, step_of
 from turnwise.train.guard import Incident
 from turnwise.train.imitation import IMITATION
+from turnwise.train.metrics import Row, number
 from turnwise.untrusted import printable
 
 SHOWN = 8

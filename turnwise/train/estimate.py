@@ -15,9 +15,9 @@ from turnwise.policy.logprobs import LOGITS_AT_ONCE
 from turnwise.policy.models import resolve_model
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text_loading import PRECISIONS
-from turnwise.train.config import Recipe
+from turnwise.train.config import CONTEXT, Recipe
 from turnwise.train.demonstrations import expert_groups
-from turnwise.train.model_shape import CONTEXT, Shape, read_shape
+from turnwise.train.model_shape import Shape, read_shape
 from turnwise.train.setup import choose_device
 
 GIB = 2**30

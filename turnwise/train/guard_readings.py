@@ -8,6 +8,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from turnwise.train.metrics import number
+
 Row = Mapping[str, float]
 
 RECENT = 5
@@ -49,12 +51,6 @@ class Reading:
         """The reading as a sentence: "clip fraction 0.61 at step 22, 0.12 before"."""
         text = f"{label} {self.now:.3g} at step {self.step}, {self.before:.3g} before"
         return Finding(text=text, evidence={self.name: self.now, "before": self.before}, severe=severe)
-
-
-def number(row: Row, name: str) -> float | None:
-    """The metric of a row; None where it is missing or not finite."""
-    value = row.get(name)
-    return value if value is not None and math.isfinite(value) else None
 
 
 def positive(rows: Sequence[Row], name: str) -> list[Row]:

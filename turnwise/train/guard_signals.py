@@ -17,7 +17,6 @@ from turnwise.train.guard_readings import (
     Row,
     lasts,
     medians,
-    number,
     positive,
     read,
     read_rate,
@@ -25,6 +24,7 @@ from turnwise.train.guard_readings import (
     slump,
     success_moved,
 )
+from turnwise.train.metrics import number
 
 Detector = Callable[[Sequence[Row], Row], Finding | None]
 

@@ -47,11 +47,16 @@ class Imitation:
         return -(-len(self._groups) // self._batch)
 
 
+def require_sft(recipe: Recipe) -> Sft:
+    """The recipe's imitation stage; ValueError where it has none."""
+    if recipe.sft is None:
+        raise ValueError("the recipe has no imitation stage; add an sft section, such as sft: {demonstrations: 512}")
+    return recipe.sft
+
+
 def sft_recipe(recipe: Recipe, *, steps: int) -> Recipe:
     """The imitation stage as a recipe of its own, for the same loop; `steps` are those of its `Imitation`."""
-    sft = recipe.sft
-    if sft is None:
-        raise ValueError("the recipe has no imitation stage; add an sft section, such as sft: {demonstrations: 512}")
+    sft = require_sft(recipe)
     changes = {
         "steps": steps,
         "learning_rate": sft.learning_rate,

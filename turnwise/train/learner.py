@@ -18,7 +18,7 @@ from turnwise.ops.weights import Counts
 from turnwise.policy.critics import Bins, Critic
 from turnwise.policy.text import Reference, TextPolicy
 from turnwise.rollout.packing import pack
-from turnwise.train.batches import micro_batches, minibatches
+from turnwise.train.batches import micro_batches, minibatches, score_in_parts
 from turnwise.train.config import Train
 from turnwise.train.optimizer import Optimizer
 from turnwise.train.schedule import learning_rate_factor
@@ -105,17 +105,21 @@ class Learner:
         updates = [self._update(part, step, number, allows) for number, part in enumerate(parts)]
         return _report(batch, updates, self._rate(step))
 
+    def score(self, batch: TokenBatch, policy: TextPolicy | Reference | None = None) -> Tensor:
+        """Log-probs of the batch's tokens as the policy gives them now, or another one."""
+        tokens, temperature = self.settings.micro_tokens, self.temperature
+        return score_in_parts(policy or self.policy, batch, tokens=tokens, temperature=temperature)
+
     # Scoring: what the row needs to know before the first optimiser step, and nothing else.
 
     @torch.no_grad()
     def _scored(self, batch: TokenBatch) -> TokenBatch:
-        parts = list(micro_batches(batch, tokens=self.settings.micro_tokens))
         if self._needs_old():
-            batch = batch.with_(old_T=self._each(parts, lambda part: self._score(self.policy, part)))
+            batch = batch.with_(old_T=self.score(batch))
         if self.reference is not None:
-            reference = self.reference
-            batch = batch.with_(ref_T=self._each(parts, lambda part: self._score(reference, part)))
+            batch = batch.with_(ref_T=self.score(batch, self.reference))
         if self.critic is not None:
+            parts = micro_batches(batch, tokens=self.settings.micro_tokens)
             assessed = [self.critic.assess(part, self.policy) for part in parts]
             batch = batch.with_(
                 value_T=torch.cat([_there(part.value_T) for part in assessed]),
@@ -128,13 +132,6 @@ class Learner:
         row = self.row
         credit_asks = row.mismatch.kind != "none" or any(part.kind == "token-kl" for part in row.reward)
         return credit_asks or row.updates_per_rollout > 1
-
-    def _score(self, policy: TextPolicy | Reference, part: TokenBatch) -> Tensor:
-        return policy.score(part, temperature=self.temperature).logprob_T
-
-    @staticmethod
-    def _each(parts: Sequence[TokenBatch], score: Callable[[TokenBatch], Tensor]) -> Tensor:
-        return torch.cat([score(part) for part in parts])
 
     # Optimiser steps.
 

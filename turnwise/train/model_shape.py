@@ -11,10 +11,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from turnwise.policy.models import resolve_model
-from turnwise.train.config import ModelChoice
-
-CONTEXT = 2048
-"""Tokens that an episode may have where neither the recipe nor the model says less."""
+from turnwise.train.config import CONTEXT, ModelChoice
 
 
 @dataclass(frozen=True, kw_only=True)

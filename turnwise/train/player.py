@@ -15,11 +15,8 @@ from turnwise.policy.text import TextPolicy
 from turnwise.rollout.episode import EpisodeSpec, Limits
 from turnwise.rollout.policy_agent import PolicyAgent
 from turnwise.rollout.scheduler import Finished, Scheduler, in_groups
-from turnwise.train.config import Rollout
+from turnwise.train.config import CONTEXT, Rollout
 from turnwise.types import Group
-
-_ROOM = 2048
-"""Tokens of an episode, unless the recipe says more: a long context costs places in the engine."""
 
 
 class Player:
@@ -31,12 +28,12 @@ class Player:
     def __init__(
         self, policy: TextPolicy, *, rollout: Rollout, renderer: Renderer, seed: int, lockstep: bool = True
     ) -> None:
-        room = int(getattr(policy.model.config, "max_position_embeddings", 0) or _ROOM)
+        room = int(getattr(policy.model.config, "max_position_embeddings", 0) or CONTEXT)
         self.engine = EngineServer(
             TorchEngine(
                 policy.model,
                 tokenizer=policy.tokenizer,
-                capacity=rollout.context or min(room, _ROOM),
+                capacity=rollout.context or min(room, CONTEXT),
                 memory_bytes=int(rollout.engine_gib * 2**30),
                 seed=seed,
             )

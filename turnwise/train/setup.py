@@ -20,7 +20,7 @@ from turnwise.policy.text_lora import LoraSettings
 from turnwise.train.chats import chat_groups
 from turnwise.train.config import Recipe
 from turnwise.train.demonstrations import expert_groups
-from turnwise.train.imitation import Imitation
+from turnwise.train.imitation import Imitation, require_sft
 
 _DOCTOR_SEEDS = 2
 
@@ -81,9 +81,7 @@ def require_loggers(recipe: Recipe) -> None:
 
 def make_imitation(recipe: Recipe, renderer: Renderer, *, note: Callable[[str], None] | None = None) -> Imitation:
     """The demonstrations of the recipe's imitation stage; `note` hears of those that failed."""
-    sft = recipe.sft
-    if sft is None:
-        raise ValueError("the recipe has no imitation stage; add an sft section, such as sft: {demonstrations: 512}")
+    sft = require_sft(recipe)
     if sft.chats is not None:
         groups = chat_groups(Path(sft.chats), renderer, limit=sft.demonstrations)
     else:

@@ -14,7 +14,6 @@ from torch import Tensor
 from turnwise.algorithm.objective import token_ratios
 from turnwise.runs.disk import write_whole
 from turnwise.runs.journal import plain
-from turnwise.train.batches import micro_batches
 from turnwise.train.learner import Learner
 from turnwise.types import TokenBatch
 
@@ -43,18 +42,12 @@ def _rows(learner: Learner, batch: TokenBatch) -> Iterator[dict[str, Any]]:
 
 def _streams(learner: Learner, batch: TokenBatch) -> dict[str, Tensor]:
     assert batch.advantage_T is not None  # the batch was prepared
-    new_T = _score_now(learner, batch)
+    new_T = learner.score(batch)
     old_T = batch.mu_T if batch.old_T is None else batch.old_T
     if old_T is None:
         return {"new": new_T, "advantage": batch.advantage_T}
     ratio_T, clipped_T = token_ratios(learner.row, batch.with_(old_T=old_T), new_T)
     return {"old": old_T, "new": new_T, "advantage": batch.advantage_T, "ratio": ratio_T, "clipped": clipped_T}
-
-
-@torch.no_grad()
-def _score_now(learner: Learner, batch: TokenBatch) -> Tensor:
-    parts = micro_batches(batch, tokens=learner.settings.micro_tokens)
-    return torch.cat([learner.policy.score(part, temperature=learner.temperature).logprob_T for part in parts])
 
 
 def _by_trajectory(batch: TokenBatch, values_T: Tensor) -> list[Sequence[float]]:

@@ -15,17 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from turnwise.envs.check import Finding
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.packing import pack
 from turnwise.rollout.token_checks import Gap, check_batch, check_ledger, check_logprob_gap
 from turnwise.runs.disk import RunFolderError
-from turnwise.train.batches import micro_batches
+from turnwise.train.batches import score_in_parts
 from turnwise.train.recorded import Recording
 from turnwise.train.setup import load_policy, make_renderer
-from turnwise.types import Group, Scores, TokenBatch, Trajectory
+from turnwise.types import Group, Scores, Trajectory
 
 CHECKS = ("tokens", "masks", "versions", "gap")
 TOLERANCE = {"fp32": 1e-3, "bf16": 0.05}
@@ -143,15 +141,9 @@ class Verifier:
     def _measure(self, groups: Sequence[Group], version: int) -> Gap:
         batch = pack(groups).to(self._policy.model.device)
         tolerance = math.inf if self._overlaps else TOLERANCE[self._recording.recipe.model.dtype]
-        return check_logprob_gap(batch, self._score(batch), tolerance=tolerance, version=version)
-
-    @torch.no_grad()
-    def _score(self, batch: TokenBatch) -> Scores:
-        parts = micro_batches(batch, tokens=self._recording.recipe.train.micro_tokens)
-        temperature = self._recording.temperature
-        return Scores(
-            logprob_T=torch.cat([self._policy.score(part, temperature=temperature).logprob_T for part in parts])
-        )
+        tokens, temperature = self._recording.recipe.train.micro_tokens, self._recording.temperature
+        scores = Scores(logprob_T=score_in_parts(self._policy, batch, tokens=tokens, temperature=temperature))
+        return check_logprob_gap(batch, scores, tolerance=tolerance, version=version)
 
     def _find_weights(self, version: int) -> bool:
         """Have the policy of a version at hand; False where it is not kept."""
