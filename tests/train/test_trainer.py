@@ -11,6 +11,7 @@ from turnwise.policy.text import TextPolicy
 from turnwise.runs.folder import RunFolder
 from turnwise.train import stages
 from turnwise.train.stages import resume
+from turnwise.train.state import read_state
 
 KL: dict[str, Any] = {"preset": "rebn", "epochs": 1, "regularizers": [{"kind": "kl", "coef": 0.05}]}
 
@@ -143,3 +144,14 @@ def test_a_checkpoint_without_its_critic_is_never_written(tmp_path: Path) -> Non
     assert names == {"model.safetensors"} | {
         f"resume/{name}.safetensors" for name in ("actor", "critic", "critic_optimizer")
     }
+
+
+def test_an_older_checkpoint_finds_what_it_names_when_the_newest_is_damaged(tmp_path: Path) -> None:
+    recipe = {"algorithm": KL, "train": {"steps": 6, "reference_every": 2}, "checkpoint": {"every": 1, "keep": 3}}
+    run(tmp_path / "run", recipe)
+    checkpoints = RunFolder.open(tmp_path / "run").checkpoints
+    for step in (6, 5, 4):
+        assert read_state(checkpoints.at(step))["progress"]["reference"] in checkpoints.steps()
+    (checkpoints.at(6) / "model.safetensors").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="step_000006 is passed over"):
+        assert run(tmp_path / "run")["step"] == 6

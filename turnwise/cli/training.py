@@ -139,10 +139,9 @@ def _show(recipe: Recipe) -> None:
 def _new_folder(folder: Path) -> Path:
     """The folder of a run to come, refused before anything is loaded when something lies there."""
     if folder.is_dir() and any(folder.iterdir()):
-        raise ValueError(
-            f"{folder} is not empty, and nothing is overwritten; carry on with `turnwise resume {folder}`, or choose "
-            "another folder with --output"
-        )
+        is_run = (folder / "meta.json").is_file()
+        choice = f"carry on with `turnwise resume {folder}`, or choose another folder" if is_run else "choose another"
+        raise ValueError(f"{folder} is not empty, and nothing is overwritten; {choice} with --output")
     return folder
 
 
@@ -151,7 +150,7 @@ def _find_model(name: str, changes: list[str]) -> tuple[Recipe, str | Path]:
     from turnwise.train.recipes import load_recipe
 
     folder = Path(name)
-    is_path = name.startswith((".", "/")) or ("/" in name and folder.parent.is_dir())
+    is_path = name.startswith((".", "/", "runs/")) or ("/" in name and folder.parent.is_dir())
     if is_path and not folder.exists():
         raise ValueError(f"there is no folder {name}; give a run's folder, a model's folder or a model's name")
     run = folder.parent.parent if folder.parent.name == "checkpoints" else folder

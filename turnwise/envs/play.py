@@ -10,6 +10,7 @@ from turnwise.envs.base import Env, Info, won
 from turnwise.envs.faults import EpisodeError
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host, Workers
+from turnwise.untrusted import printable
 
 _PATIENCE_SECONDS = 600.0
 _BOX = r"\boxed"
@@ -23,7 +24,10 @@ def play_in_terminal(
     read: Callable[[str], str] = input,
     write: Callable[[str], None] = print,
 ) -> None:
-    """Play one episode, one line per turn, until it ends or the player leaves (end of input, Ctrl-C)."""
+    """Play one episode, one line per turn, until it ends or the player leaves (end of input, Ctrl-C).
+
+    What the environment says is shown with everything escaped that could steer a terminal.
+    """
     source = EnvSource(env=env, kwargs=kwargs)
     _ = source.spec  # an unknown id raises before anything starts
     with asyncio.Runner() as runner:
@@ -48,7 +52,7 @@ def _play(
     observation, info = runner.run(host.reset(seed, None, deadline=_PATIENCE_SECONDS))
     wants_box, totals, terminated, truncated = _BOX in observation, dict.fromkeys([first, *others], 0.0), False, False
     while not (terminated or truncated):
-        write(observation)
+        write(printable(observation))
         actor = info.get("seat", first)
         line = read(f"{actor if others else ''}> ")
         action = _boxed(line, write) if wants_box else line
@@ -56,7 +60,7 @@ def _play(
         for name, earned in {actor: reward, **info.get("rewards", {})}.items():
             totals[name] = totals.get(name, 0.0) + earned
         write(f"[reward {reward:g}]")
-    write(observation)
+    write(printable(observation))
     write(_result(totals, info, "terminated" if terminated else "truncated"))
 
 

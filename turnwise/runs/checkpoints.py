@@ -24,7 +24,7 @@ class Checkpoints:
 
     def write(self, step: int, fill: Callable[[Path], None]) -> Path:
         """Let `fill` write into a draft, seal it with a manifest and rename it; a failure leaves the others alone."""
-        target = self._path(step)
+        target = self.path(step)
         draft = target.with_name(target.name + DRAFT)
         with explained("write", target):
             self.clean()
@@ -50,15 +50,15 @@ class Checkpoints:
     def latest(self) -> Path | None:
         """The newest checkpoint that is whole; broken ones are passed over with a warning."""
         for step in reversed(self.steps()):
-            fault = find_fault(self._path(step))
+            fault = find_fault(self.path(step))
             if not fault:
-                return self._path(step)
-            warnings.warn(f"checkpoint {self._path(step)} is passed over: {fault}", stacklevel=2)
+                return self.path(step)
+            warnings.warn(f"checkpoint {self.path(step)} is passed over: {fault}", stacklevel=2)
         return None
 
     def at(self, step: int) -> Path:
         """The checkpoint of one step, which must be whole."""
-        path = self._path(step)
+        path = self.path(step)
         fault = find_fault(path) if path.is_dir() else "there is no such checkpoint"
         if fault:
             others = ", ".join(str(other) for other in self.steps() if other != step) or "none"
@@ -74,15 +74,16 @@ class Checkpoints:
 
     def remove(self, step: int) -> None:
         """Remove one checkpoint."""
-        with explained("remove", self._path(step)):
-            shutil.rmtree(_move_aside(self._path(step)))
+        with explained("remove", self.path(step)):
+            shutil.rmtree(_move_aside(self.path(step)))
 
     def clean(self) -> None:
         """Remove what a killed writer left behind. For the run's one writer only: a draft may be in the making."""
         for draft in self.folder.glob(f"*{DRAFT}"):
             shutil.rmtree(draft)
 
-    def _path(self, step: int) -> Path:
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of a step lies or would lie."""
         return self.folder / f"step_{step:06d}"
 
 

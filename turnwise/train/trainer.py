@@ -7,6 +7,7 @@ killed and resumed ends with the same bits as one that was not.
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -251,10 +252,18 @@ class Trainer:
         state = {"progress": vars(progress), "guard": self.guard.state_dict(), "sizes": run.sizes()}
         ahead = self.source.ahead() if progress.step else {}
         run.checkpoints.write(progress.step, lambda path: write_state(path, self.learner, state, ahead))
-        needed = {progress.good, progress.best, *progress.saved}
-        if self.learner.reference is not None:
-            needed.add(progress.reference)
-        run.checkpoints.prune(keep=self.recipe.checkpoint.keep, always=needed)
+        self._prune()
+
+    def _prune(self) -> None:
+        """Whichever of the newest checkpoints a run goes on from, it finds those that this one names."""
+        checkpoints, keep = self.run_folder.checkpoints, self.recipe.checkpoint.keep
+        needed: set[int] = set()
+        for step in checkpoints.steps()[-keep:]:
+            with suppress(OSError, ValueError):  # a broken one is passed over when a run is resumed, too
+                progress = Progress(**read_state(checkpoints.path(step))["progress"])
+                needed |= {progress.good, progress.best, *progress.saved}
+                needed |= {progress.reference} if self.learner.reference is not None else set()
+        checkpoints.prune(keep=keep, always=needed)
 
     def _load(self, checkpoint: Path) -> None:
         state = read_state(checkpoint)
