@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
@@ -152,7 +151,7 @@ def _method_is_better(claim: Claim, scale: Scale, table: Table) -> Finding:
 def _range_is_wider(claim: Claim, scale: Scale, table: Table) -> Finding:
     limits, bar = claim.thresholds, usable_bar(claim, scale, table)
     criterion = f"{limits.method} is usable over a wider range of rates"
-    if missing := _missing(scale, table, _rate_cells(scale)):
+    if missing := _missing(scale, table, _rate_cells(scale, (limits.method, limits.baseline))):
         return _undecided(criterion, missing)
     curves = {arm: table.curve(scale, arm) for arm in (limits.method, limits.baseline)}
     if min(map(len, curves.values())) < 2:
@@ -227,11 +226,10 @@ def _whole(scale: Scale, seeds: int, holds: bool) -> Outcome:
     return "not decided" if seeds < scale.seeds else "pass" if holds else "fail"
 
 
-def _rate_cells(scale: Scale) -> set[Cell]:
-    """Planned cells of the arms with several learning rates: all of them share in the bar."""
-    cells = {run.cell for run in study_runs(scale) if (run.cell.updates, run.cell.lag) == (scale.updates, 0)}
-    rates = Counter(cell.arm for cell in cells)
-    return {cell for cell in cells if rates[cell.arm] > 1}
+def _rate_cells(scale: Scale, arms: Collection[str]) -> set[Cell]:
+    """Planned cells of these arms that differ in nothing but the learning rate."""
+    cells = {run.cell for run in study_runs(scale) if run.cell.arm in arms}
+    return {cell for cell in cells if (cell.updates, cell.lag) == (scale.updates, 0)}
 
 
 def _missing(scale: Scale, table: Table, cells: Collection[Cell]) -> str:
