@@ -60,8 +60,12 @@ def test_train_then_resume_then_evaluate(here):
         evaluated = turnwise("eval", model, "--episodes", "3", "--temperature", "0", "--json")
         assert evaluated.exit_code == 0, evaluated.output
         assert json.loads(evaluated.stdout)["eval/episodes"] == 3
-    table = turnwise("eval", "nano", *SMALL, "--episodes", "2", "--tries", "2").stdout
+    table = turnwise("eval", "nano", *SMALL, "--episodes", "2", "--tries", "2", "--show", "1").stdout
     assert "pass@2" in table
+    assert table.count("held-out task") == 1
+
+    again = turnwise("train", *SMALL, "name=tiny")
+    assert (again.exit_code, "carry on with `turnwise resume runs/tiny`" in again.stderr) == (2, True)
 
 
 def test_nothing_is_overwritten(here):
@@ -70,7 +74,7 @@ def test_nothing_is_overwritten(here):
     refused = turnwise("train", *SMALL, "name=mine")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "runs/mine is not empty" in refused.stderr
-    assert "`turnwise resume runs/mine`" in refused.stderr
+    assert "resume" not in refused.stderr  # there is no run to carry on with
     assert "--output" in refused.stderr
     assert [path.name for path in Path("runs/mine").iterdir()] == ["notes.txt"]
 

@@ -85,6 +85,12 @@ def test_wrong_arguments_are_answered_with_the_right_ones():
         make("test/room", room=3)
 
 
+def test_what_is_no_environment_is_refused_with_what_it_lacks():
+    register("test/plain", dict)
+    with pytest.raises(ValueError, match=r"test/plain is no environment: it has no reset; derive it from turnwise"):
+        make("test/plain")
+
+
 def test_specs_are_sorted_complete_and_each_has_a_summary():
     listed = specs()
     assert [spec.id for spec in listed] == sorted(spec.id for spec in listed)

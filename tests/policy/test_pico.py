@@ -1,5 +1,8 @@
 """The pico model: made from a seed, read by transformers, spoken to through the renderer."""
 
+import re
+
+import pytest
 import torch
 
 from turnwise.envs.tasks.lookup import Lookup
@@ -57,3 +60,17 @@ def test_a_conversation_grows_by_deltas_that_spell_the_template():
 def test_the_longest_episode_fits():
     question, turns, longest_turn, reply = 7, 5, 8, 4
     assert question + turns * (longest_turn + reply) <= CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nanoo", "there is no model 'nanoo'; did you mean nano?"),
+        ("smollm2", "did you mean smollm2-135m?"),
+        ("/nowhere/model", "there is no folder /nowhere/model"),
+        ("./runs/mine", "there is no folder ./runs/mine"),
+    ],
+)
+def test_a_slip_in_a_models_name_is_told_before_anyone_asks_the_hub(name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(words)):
+        resolve_model(name)

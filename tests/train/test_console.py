@@ -170,7 +170,7 @@ def test_a_resumed_run_draws_its_whole_curve(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("\n".join(rows) + "\n")
     (tmp_path / "evals.jsonl").write_text(json.dumps(evaluation(0, 0.1)) + "\n")
     screen = Screen("quiet", width=27)
-    screen.console.started(recipe(train={"steps": 5}), tmp_path)
+    screen.console.started(recipe(train={"steps": 5}), tmp_path, done=4)
     screen.console.step(row(5, **{"rollout/success": 1.0}))
     screen.console.finished({"status": "finished"})
     assert f"run folder {tmp_path} · seed 0 · carries on after step 4" in screen.lines
@@ -214,3 +214,20 @@ def test_text_of_models_and_environments_cannot_steer_the_terminal(form, tmp_pat
     assert SHOWN in written
     assert {character for character in written if not character.isprintable()} <= {"\n", "\r"}
     assert written.count("\r") == screen.text.count("\r\x1b[2K")
+
+
+def test_a_resumed_run_says_where_its_checkpoint_is_and_not_where_its_journal_ends(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row(step)) + "\n" for step in range(1, 6)))
+    screen = Screen("plain")
+    screen.console.started(recipe(), tmp_path, done=4)
+    assert f"run folder {tmp_path} · seed 0 · carries on after step 4" in screen.lines
+
+
+def test_a_run_that_had_nothing_to_learn_from_says_so(tmp_path):
+    screen = Screen("plain")
+    screen.console.started(recipe(), tmp_path)
+    for step in (1, 2):
+        screen.console.step(row(step, **{"rollout/success": 0.0, "rollout/reward": 0.0, "rollout/cut": 0.9}))
+    screen.console.finished({"status": "finished"})
+    [line] = [line for line in screen.lines if "nothing to learn from" in line]
+    assert "90% of a step's episodes ran into rollout.max_tokens" in line

@@ -7,11 +7,22 @@ import pytest
 
 from turnwise.algorithm import PRESETS, preset
 from turnwise.cli.common import parse_settings
+from turnwise.envs import Env
+from turnwise.evaluate.evaluation import play_specs
 from turnwise.train.config import Recipe
 from turnwise.train.recipes import differences, dump_recipe, load_recipe
+from turnwise.train.source import step_specs
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = sorted((ROOT / "recipes").glob("*.yaml"))
+
+
+class NoSplit(Env):
+    """All its tasks are alike to it."""
+
+    def __init__(self, level: int = 1) -> None:
+        super().__init__()
+        self.level = level
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -26,8 +37,28 @@ def changed(*settings: str, source: Path | None = None) -> Recipe:
     return load_recipe(source, parse_settings(list(settings)))
 
 
-def test_nothing_said_is_the_defaults_with_st_ppo() -> None:
-    assert load_recipe(None) == Recipe(algorithm=preset("st-ppo"))
+def test_nothing_said_is_the_defaults_with_st_ppo_and_the_rates_of_nano() -> None:
+    usual = Recipe(algorithm=preset("st-ppo"))
+    rates = usual.train.model_copy(update={"learning_rate": 3e-4, "critic_learning_rate": 1e-3})
+    assert load_recipe(None) == usual.model_copy(update={"train": rates})
+
+
+def test_rates_that_are_not_said_follow_the_model_and_those_that_are_said_stay() -> None:
+    def rates(**choices: Any) -> tuple[float, float]:
+        train = load_recipe(None, choices).train
+        return train.learning_rate, train.critic_learning_rate
+
+    assert rates(model="pico-3") == (3e-4, 1e-3)
+    assert rates(model="some/other-model") == (1e-5, 1e-4)
+    assert rates(train={"learning_rate": 1e-6}) == (1e-6, 1e-3)
+
+
+def test_an_environment_without_splits_is_judged_on_seeds_that_training_never_uses() -> None:
+    recipe = load_recipe(None, {"env": f"{__name__}:NoSplit", "eval": {"episodes": 4}})
+    assert recipe.env.held_out == {}
+    trained = {spec.seed for step in range(1, recipe.train.steps + 1) for spec in step_specs(recipe, step)}
+    assert trained.isdisjoint(spec.seed for spec in play_specs(recipe))
+    assert load_recipe(None, {"env": "search/geo-1hop"}).env.held_out == {"split": "validation"}
 
 
 @pytest.mark.parametrize("name", PRESETS)

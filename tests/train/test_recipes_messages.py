@@ -80,7 +80,9 @@ def test_a_mistake_is_put_down_to_the_file_that_made_it(tmp_path: Path) -> None:
         ("seed: 1\nseed: 2\n", "'seed' is given twice (again in line 2)"),
         ("seed: [1\n", "is not valid YAML"),
         ("extends: [a, b]\n", "extends is ['a', 'b']; it should be the path of one recipe"),
-        ("extends: nowhere.yaml\n", "there is no recipe"),
+        ("extends: nowhere.yaml\n", "nowhere.yaml, which is not there; give the path of one"),
+        ("", "a recipe is a mapping of keys to choices"),
+        ("[seed, 1]", "a recipe is a mapping of keys to choices"),
         ("algorithm: nowhere.yaml\n", "there is no file"),
     ],
 )
@@ -112,6 +114,10 @@ def test_an_impossible_row_is_refused_with_the_words_of_the_algorithm() -> None:
 )
 def test_an_environment_that_cannot_be_built_is_refused(env: Any, words: str) -> None:
     assert message({"env": env}).startswith(words)
+
+
+def test_an_unknown_environment_is_told_once_how_to_name_ones_own() -> None:
+    assert message({"env": "serch/geo-2hop"}).count("module:Class") == 1
 
 
 def test_held_out_arguments_are_not_looked_at_without_evaluation() -> None:

@@ -10,7 +10,8 @@ import pytest
 
 from tests.train.small_runs import Screen, small_recipe
 from turnwise.runs.folder import RunFolder
-from turnwise.train.stages import resume, train
+from turnwise.train import stages
+from turnwise.train.stages import imitate, resume, train
 
 
 @pytest.fixture
@@ -59,3 +60,33 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_over_its_journals(fi
 def test_a_longer_run_carries_on_and_keeps_its_new_length(finished: Path) -> None:
     assert resume(finished, console=Screen(), overrides={"train": {"steps": 6}})["step"] == 6
     assert RunFolder.open(finished).config["train"]["steps"] == 6
+
+
+def test_fewer_steps_than_were_done_are_refused(finished: Path) -> None:
+    before = contents(finished)
+    with pytest.raises(ValueError, match=r"has done \d+ steps already; train.steps=1 must be more"):
+        resume(finished, console=Screen(), overrides={"train": {"steps": 1}})
+    assert contents(finished) == before
+
+
+def test_a_resume_that_fails_leaves_the_recipe_as_it_was(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = contents(finished)
+
+    def gone(*_: object, **__: object) -> None:
+        raise ValueError("cannot import mine:Env")
+
+    monkeypatch.setattr(stages, "make", gone)
+    with pytest.raises(ValueError, match="cannot import"):
+        resume(finished, console=Screen(), overrides={"train": {"steps": 9}})
+    assert contents(finished) == before
+
+
+def test_an_imitation_cannot_be_made_longer_by_its_steps(tmp_path: Path) -> None:
+    recipe = small_recipe({"algorithm": "ppo", "sft": {"demonstrations": 8, "epochs": 1, "batch": 4, "warmup": 2}})
+    screen = Screen()
+    imitate(recipe, tmp_path / "run", console=screen)
+    assert "sft.warmup=2 leaves none of the 2 steps at full rate" in screen.text
+    with pytest.raises(ValueError, match=r"follow from sft.demonstrations"):
+        resume(tmp_path / "run", console=Screen(), overrides={"train": {"steps": 9}})
+    with pytest.raises(ValueError, match="start a new one with `turnwise sft`"):
+        resume(tmp_path / "run", console=Screen(), overrides={"sft": {"epochs": 2}})

@@ -42,12 +42,15 @@ def read_text(file: Path) -> str:
         raise ValueError("this is not a text file; a recipe is YAML in UTF-8") from None
 
 
-def parse(text: str) -> dict[str, Any]:
-    """The choices that the text of a recipe makes."""
+ALGORITHM = "an algorithm is a mapping of axes to choices, such as {preset: st-ppo, epochs: 4}"
+
+
+def parse(text: str, *, shape: str = ALGORITHM) -> dict[str, Any]:
+    """The choices that the text of a recipe makes; `shape` is what it should look like, in words."""
     try:
         data = yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:
         raise ValueError(f"the recipe is not valid YAML: {error}") from None
     if not isinstance(data, dict):
-        raise ValueError("an algorithm is a mapping of axes to choices, such as {preset: st-ppo, epochs: 4}")
+        raise ValueError(shape)
     return {str(key): value for key, value in data.items()}  # pyright: ignore

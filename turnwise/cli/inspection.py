@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from turnwise.train.replay_episode import ReplayedEpisode
     from turnwise.train.verify import StepCheck
 
-Run = Annotated[Path, typer.Argument(help="The folder of a run; RUN/sft for its imitation stage.")]
+Run = Annotated[Path, typer.Argument(help="The folder of a run; where `train` imitated first, RUN/sft has that stage.")]
 _SHOWN = 72
 """Characters of an action in a table."""
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from turnwise.cli.common import console, one_message, parse_settings
 
 if TYPE_CHECKING:
     from turnwise.train.config import Recipe
     from turnwise.train.console import RunConsole
+    from turnwise.types import Group
 
 Changes = Annotated[
     list[str] | None,
@@ -98,6 +100,7 @@ def evaluate(
     episodes: Annotated[int | None, typer.Option(min=1, help="Held-out tasks.")] = None,
     tries: Annotated[int | None, typer.Option(min=1, help="Tries at each task, for pass@k.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Of the sampling; 0 is greedy.")] = None,
+    show: Annotated[int, typer.Option(min=0, help="Print so many of the episodes, turn by turn.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Play held-out tasks with a trained model, and say how well it does, with 95% intervals."""
@@ -107,13 +110,21 @@ def evaluate(
         recipe, weights = _find_model(model, [*given, *(changes or [])])
         from turnwise.train.stages import evaluate_model
 
-        row = evaluate_model(recipe, weights)
+        row = evaluate_model(recipe, weights, watch=lambda groups: _show_episodes(groups[:show], to_stderr=as_json))
     if as_json:
         typer.echo(json.dumps(row))
         return
     from turnwise.train.console_views import evaluation_table
 
     console().print(evaluation_table({str(weights): row}))
+
+
+def _show_episodes(groups: list[Group], *, to_stderr: bool) -> None:
+    from turnwise.train.samples import episode_text
+
+    for group in groups:
+        screen = Console(stderr=to_stderr)
+        screen.print(episode_text(group.trajectories[0], title=f"held-out task {group.id}"), soft_wrap=True)
 
 
 def _load(recipe: str | None, changes: list[str] | None, *, defaults: Sequence[str] = ()) -> Recipe:

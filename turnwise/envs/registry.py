@@ -116,7 +116,10 @@ def make(env_id: str, **kwargs: Any) -> Env:
     try:
         factory, arguments = _entry(spec), {**spec.kwargs, **fields, **kwargs}
         check_arguments(env_id, factory, arguments)
-        return factory(**arguments)
+        env = factory(**arguments)
+        if missing := [name for name in ("reset", "step", "close") if not callable(getattr(env, name, None))]:
+            raise ValueError(f"{env_id} is no environment: it has no {missing[0]}; derive it from turnwise.envs.Env")
+        return env
     except ModuleNotFoundError as error:
         if spec.extra is None or (error.name or "").startswith("turnwise"):
             raise
@@ -145,6 +148,16 @@ def check(env_id: str, kwargs: Mapping[str, Any]) -> None:
         check_arguments(env_id, _entry(spec), {**spec.kwargs, **fields, **kwargs})
 
 
+def accepts(env_id: str, argument: str) -> bool:
+    """Whether `make(env_id, **{argument: …})` is understood; raises ValueError for an unknown id."""
+    spec, _ = find(env_id)
+    try:
+        parameters = inspect.signature(_entry(spec)).parameters
+    except (ImportError, ValueError):  # a package is missing, or a function written in C says nothing
+        return True
+    return argument in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+
+
 def _entry(spec: EnvSpec) -> Callable[..., Env]:
     if callable(spec.entry_point):
         return spec.entry_point
@@ -158,7 +171,13 @@ def _unregistered(place: str) -> EnvSpec:
     try:
         entry = _entry(spec)
     except (ModuleNotFoundError, AttributeError) as error:
-        raise ValueError(f"cannot import {place}: {error}; run this in the folder that holds the module") from error
+        module, _, name = place.partition(":")
+        fix = (
+            f"name the module, not its file: {module.removesuffix('.py')}:{name}"
+            if module.endswith(".py")
+            else ("run this in the folder that holds the module")
+        )
+        raise ValueError(f"cannot import {place}: {error}; {fix}") from error
     if not callable(entry):
         raise ValueError(f"{place} is {entry!r}; name a class of environments, or a function that makes one")
     return spec

@@ -13,6 +13,9 @@ from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.train.config import Recipe
 from turnwise.types import Group, Trajectory
 
+_UNSEEN = 2_000_000_000
+"""Where an environment has no split to hold out, its seeds from here on are: training never comes so far."""
+
 
 class Plays(Protocol):
     """Whoever can play episodes with the present policy."""
@@ -25,14 +28,21 @@ class Plays(Protocol):
 def play_specs(recipe: Recipe) -> list[EpisodeSpec]:
     """The held-out episodes of a recipe: the same at every evaluation, so that differences are the policy's own."""
     kwargs = {**recipe.env.kwargs, **recipe.env.held_out}
-    tasks = [EpisodeSpec(env=recipe.env.id, kwargs=kwargs, seed=seed) for seed in range(recipe.eval.episodes)]
+    first = 0 if recipe.env.held_out else _UNSEEN
+    seeds = range(first, first + recipe.eval.episodes)
+    tasks = [EpisodeSpec(env=recipe.env.id, kwargs=kwargs, seed=seed) for seed in seeds]
     return [spec for task in tasks for spec in tries(task, recipe.eval.tries)]
 
 
-def evaluate(player: Plays, recipe: Recipe) -> dict[str, float]:
-    """Play the held-out episodes and summarize them; nothing when the recipe has none."""
+def evaluate(player: Plays, recipe: Recipe, *, watch: Callable[[list[Group]], None] | None = None) -> dict[str, float]:
+    """Play the held-out episodes and summarize them; nothing when the recipe has none. `watch` sees the episodes."""
     specs = play_specs(recipe)
-    return summarize(player.play(specs, temperature=recipe.eval.temperature), tries=recipe.eval.tries) if specs else {}
+    if not specs:
+        return {}
+    groups = player.play(specs, temperature=recipe.eval.temperature)
+    if watch is not None:
+        watch(groups)
+    return summarize(groups, tries=recipe.eval.tries)
 
 
 def summarize(groups: Sequence[Group], *, tries: int = 1) -> dict[str, float]:
@@ -60,7 +70,9 @@ def _outcomes(tasks: list[list[Trajectory]]) -> dict[str, float]:
     metrics = {"eval/success": rate, "eval/success_low": low, "eval/success_high": high}
     metrics["eval/reward"] = float(reward.mean())
     if len(reward) > 1:
-        metrics["eval/reward_low"], metrics["eval/reward_high"] = mean_interval(reward)
+        # No mean lies outside of what can be earned, though Student's interval of few tasks may.
+        low, high = np.clip(mean_interval(reward), reward.min(), reward.max())
+        metrics["eval/reward_low"], metrics["eval/reward_high"] = float(low), float(high)
     return metrics
 
 

@@ -1,11 +1,13 @@
 """Names for models that need no download: `nano` ships with us, `pico` is made, `smollm2-135m` is a package's."""
 
+import difflib
 from pathlib import Path
 
 from turnwise.policy.pico import pico_folder, pico_seed
 from turnwise.policy.smollm2 import SMOLLM2, smollm2_folder
 
 NANO = "nano"
+OWN = (NANO, "pico", SMOLLM2)
 
 
 def resolve_model(name: str) -> str:
@@ -14,4 +16,22 @@ def resolve_model(name: str) -> str:
         return str(Path(__file__).parent / "nano" / "weights")
     if (seed := pico_seed(name)) is not None:
         return str(pico_folder(seed))
-    return str(smollm2_folder()) if name == SMOLLM2 else name
+    if name == SMOLLM2:
+        return str(smollm2_folder())
+    _require_sensible(name)
+    return name
+
+
+def is_small(name: str) -> bool:
+    """Whether this is one of our models of a few million weights, which learn at higher rates than others."""
+    return name == NANO or pico_seed(name) is not None
+
+
+def _require_sensible(name: str) -> None:
+    """ValueError for a slip that would otherwise be looked for on the hub, which takes its time to say no."""
+    if Path(name).exists():
+        return
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ValueError(f"there is no folder {name}; a model is a folder, a name of the hub, or {', '.join(OWN)}")
+    if "/" not in name and (close := difflib.get_close_matches(name, OWN, n=1, cutoff=0.7)):
+        raise ValueError(f"there is no model {name!r}; did you mean {close[0]}?")

@@ -57,7 +57,8 @@ class EnvChoice(Settings):
     kwargs: dict[str, Any] = {}
     """Arguments of the environment."""
     held_out: dict[str, Any] = {"split": "validation"}
-    """Arguments that evaluation changes, so that it plays tasks which are in no training step."""
+    """Arguments that evaluation changes, so that it plays tasks which are in no training step. An environment without
+    an argument `split` has none to hold out: then seeds are, which training never uses."""
     check: bool = True
     """Have the env doctor look at it before the first step."""
 
@@ -93,7 +94,9 @@ class Train(Settings):
 
     steps: int = Field(default=100, ge=1)
     learning_rate: float = Field(default=1e-5, gt=0)
+    """Of the policy; 3e-4 where nothing is said and the model is nano or pico."""
     critic_learning_rate: float = Field(default=1e-4, gt=0)
+    """Of the critic, where the algorithm has one; 1e-3 where nothing is said and the model is nano or pico."""
     warmup: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises to its value."""
     schedule: Schedule = "constant"

@@ -60,11 +60,14 @@ class RunConsole:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._stop_live()
 
-    def started(self, recipe: Recipe, folder: Path, warnings: Sequence[str] = ()) -> None:
-        """A run begins, or carries on where its folder says."""
+    def started(self, recipe: Recipe, folder: Path, warnings: Sequence[str] = (), *, done: int = 0) -> None:
+        """A run begins, or carries on after `done` steps; what its folder has of later ones is played again."""
         self._recipe, self._folder = recipe, folder
         self._guard = "off" if recipe.guard.mode == "off" and not recipe.guard.signals else "healthy"
-        rows, evaluations = (read_journal(folder / name) for name in ("metrics.jsonl", "evals.jsonl"))
+        rows, evaluations = (
+            [row for row in read_journal(folder / name) if step_of(row) <= done]
+            for name in ("metrics.jsonl", "evals.jsonl")
+        )
         self._progress = Progress(
             steps=recipe.train.steps,
             imitates=recipe.algorithm.name == IMITATION.name,
@@ -138,6 +141,8 @@ class RunConsole:
         text = Text(f"\n{words[status]}", "bold")
         if lost := self._progress.lost:
             text.append(f" {views.counted(lost, 'episode')} were lost to faults and entered no batch.", "yellow")
+        if barren := self._progress.barren:
+            text.append(f"\n{barren}", "yellow")
         return text
 
     def _print(self, content: RenderableType) -> None:

@@ -45,6 +45,18 @@ class Progress:
         return step_of(self.rows[-1]) if self.rows else 0
 
     @property
+    def barren(self) -> str:
+        """Why nothing can have been learned, in words: every episode of every step earned the same."""
+        earned = {number(row, "rollout/reward") for row in self.rows}
+        if self.imitates or len(earned) != 1 or any(number(row, "rollout/success") for row in self.rows):
+            return ""
+        cut = max((number(row, "rollout/cut") or 0.0) for row in self.rows)
+        why = f"; up to {cut:.0%} of a step's episodes ran into rollout.max_tokens or rollout.max_turns" if cut else ""
+        return f"No episode succeeded and all earned the same, so there was nothing to learn from{why}. " + (
+            "An easier task, or imitation first (sft), gives it a start."
+        )
+
+    @property
     def best(self) -> Row | None:
         """The row with the highest success; the first of equals."""
         known = [] if self.imitates else [row for row in self.rows if number(row, "rollout/success") is not None]

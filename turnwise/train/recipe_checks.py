@@ -107,7 +107,7 @@ def _check_env(env: EnvChoice, *, evaluated: bool) -> None:
     except ValueError as error:
         if _PLACE.fullmatch(env.id):
             return  # found when it is built
-        raise ValueError(f"env.id: {error} An environment of your own is named module:Class") from None
+        raise ValueError(f"env.id: {error}") from None
     held_out = env.held_out if evaluated else {}
     for key, arguments in (("kwargs", env.kwargs), ("held_out", {**env.kwargs, **held_out})):
         try:

@@ -72,7 +72,7 @@ def _file_layers(file: Path) -> list[Layer]:
         if following.resolve() in [seen.resolve() for seen in chain]:
             raise ValueError(f"recipes extend each other in a circle: {' → '.join(map(str, (*chain, following)))}")
         chain.append(following)
-        choices = _read(following)
+        choices = _read(following, said_by=chain[-2] if len(chain) > 1 else None)
         parent = choices.pop("extends", None)
         if parent is not None and not isinstance(parent, str):
             raise ValueError(f"{following}: extends is {parent!r}; it should be the path of one recipe")
@@ -87,11 +87,12 @@ def _find(file: Path, *, beside: Path) -> Path:
     return ours if file.parts[:1] == (RECIPES.name,) and ours.is_file() and not said.exists() else said
 
 
-def _read(file: Path) -> Choices:
+def _read(file: Path, *, said_by: Path | None) -> Choices:
     if not file.is_file():
-        raise ValueError(f"there is no recipe {file}; give the path of one, such as recipes/search-nano.yaml")
+        said = f"{said_by} extends {file}, which is not there" if said_by else f"there is no recipe {file}"
+        raise ValueError(f"{said}; give the path of one, such as recipes/search-nano.yaml")
     try:
-        return parse(read_text(file))
+        return parse(read_text(file), shape="a recipe is a mapping of keys to choices, such as {model: nano, seed: 1}")
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import yaml
 from pydantic import ValidationError
 
 from turnwise.algorithm import Algorithm, find_algorithm, preset
-from turnwise.train.config import Recipe
+from turnwise.envs.registry import accepts
+from turnwise.policy.models import is_small
+from turnwise.train.config import ModelChoice, Recipe
 from turnwise.train.recipe_checks import check_keys, check_together, explain_mistakes
 from turnwise.train.recipe_layers import Layer, join, read_layers
 
@@ -31,7 +34,7 @@ def load_recipe(source: str | Path | None, overrides: Mapping[str, Any] | None =
         check_keys(layer)
     algorithm = _algorithm(layers)
     try:
-        recipe = Recipe.model_validate({**join(layers), "algorithm": algorithm})
+        recipe = Recipe.model_validate({**join([_unsaid(join(layers)), *layers]), "algorithm": algorithm})
     except ValidationError as error:
         raise ValueError(explain_mistakes(error, layers)) from None
     check_together(recipe)
@@ -59,6 +62,25 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
         return
     for key, inner in value.items():
         yield from _leaves(inner, f"{place}.{key}" if place else key)
+
+
+def _unsaid(choices: Mapping[str, Any]) -> Layer:
+    """Defaults that depend on other choices: the rates of our small models, and no split where there is none."""
+    model, env = _said(choices, "model", "name", ModelChoice().name), _said(choices, "env", "id", "")
+    usual: dict[str, Any] = {}
+    if is_small(model):
+        usual["train"] = {"learning_rate": 3e-4, "critic_learning_rate": 1e-3}
+    with suppress(ValueError):  # an unknown environment is spoken of later
+        if not accepts(env, "split"):
+            usual["env"] = {"id": env, "held_out": {}}
+    return Layer(choices=usual)
+
+
+def _said(choices: Mapping[str, Any], section: str, key: str, default: str) -> str:
+    """A text of a section; wrong types are spoken of later."""
+    content = choices.get(section)
+    said = content.get(key, default) if isinstance(content, Mapping) else default
+    return said if isinstance(said, str) else default
 
 
 def _algorithm(layers: list[Layer]) -> Algorithm:

@@ -93,7 +93,10 @@ def make_imitation(recipe: Recipe, renderer: Renderer, *, note: Callable[[str], 
             seed=recipe.seed,
             note=note,
         )
-    return Imitation(groups, sft, seed=recipe.seed)
+    imitation = Imitation(groups, sft, seed=recipe.seed)
+    if note is not None and sft.warmup >= imitation.steps:
+        note(f"sft.warmup={sft.warmup} leaves none of the {imitation.steps} steps at full rate; lower it")
+    return imitation
 
 
 def describe_run(recipe: Recipe) -> Mapping[str, Any]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
 from turnwise.algorithm import resolve
+from turnwise.envs.registry import make
 from turnwise.evaluate.evaluation import evaluate
 from turnwise.policy.text import TextPolicy
 from turnwise.runs.folder import CONFIG, RunFolder
 from turnwise.train.config import Recipe
 from turnwise.train.console import RunConsole
-from turnwise.train.imitation import Imitation, sft_recipe
+from turnwise.train.imitation import IMITATION, Imitation, sft_recipe
 from turnwise.train.player import Player
 from turnwise.train.recipes import differences, load_recipe
 from turnwise.train.setup import (
@@ -28,6 +30,7 @@ from turnwise.train.setup import (
 )
 from turnwise.train.source import plays_in_lockstep
 from turnwise.train.trainer import Trainer
+from turnwise.types import Group
 
 SFT = "sft"
 """The folder of the imitation stage inside a run's own."""
@@ -35,8 +38,9 @@ _FIXED = ("seed", "model", "env", "algorithm", "sft")
 """What a run is about: changing it makes another run."""
 
 
-def train(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, Any]:
+def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = None) -> dict[str, Any]:
     """Train from the beginning into a new folder. Whatever can be wrong is found before the folder is made."""
+    folder, console = Path(folder), console or _default_console()
     require_sound_env(recipe)
     require_loggers(recipe)
     policy = load_policy(recipe)
@@ -50,26 +54,32 @@ def train(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, Any
         return _after_imitation(summary, recipe, run, console=console)
 
 
-def imitate(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, Any]:
+def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = None) -> dict[str, Any]:
     """The imitation stage alone, in a folder of its own."""
+    folder, console = Path(folder), console or _default_console()
     require_sound_env(recipe)
     policy = load_policy(recipe)
     imitation = make_imitation(recipe, make_renderer(recipe, policy), note=console.note)
     return _shown(_imitate(recipe, policy, imitation, folder, console=console), console)
 
 
-def resume(folder: Path, *, console: RunConsole, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def resume(
+    folder: str | Path, *, console: RunConsole | None = None, overrides: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Carry on from the newest whole checkpoint, in whichever stage the run was cut."""
+    folder, console = Path(folder), console or _default_console()
     run = RunFolder.open(folder)
     with run.claim():
         before, recipe = (load_recipe(folder / CONFIG, changes) for changes in (None, overrides))
         _require_same_run(before, recipe)
+        _require_more_steps(run, before, recipe)
         choose_device(recipe)
+        make(recipe.env.id, **recipe.env.kwargs).close()  # an environment that is gone must not cost the old recipe
         torch.set_num_threads(run.meta["threads"])  # sums in another order would be other sums
         if changes := differences(before, recipe):
             run.reconfigure(_plain(recipe))
             console.note("changed: " + ", ".join(changes))
-        if recipe.algorithm.name == "imitation":
+        if recipe.algorithm.name == IMITATION.name:
             return _shown(_resume_imitation(recipe, folder, console=console), console)
         if recipe.sft is not None and not _is_finished(folder / SFT):
             summary = _resume_imitation(recipe, folder / SFT, console=console)
@@ -77,8 +87,10 @@ def resume(folder: Path, *, console: RunConsole, overrides: Mapping[str, Any] | 
         return _reinforce(recipe, run, console=console)
 
 
-def evaluate_model(recipe: Recipe, model: str | Path) -> dict[str, float]:
-    """Play the recipe's held-out tasks with a model: a name, or the folder of a checkpoint."""
+def evaluate_model(
+    recipe: Recipe, model: str | Path, *, watch: Callable[[list[Group]], None] | None = None
+) -> dict[str, float]:
+    """Play the held-out tasks with a model: a name, or the folder of a checkpoint; `watch` sees the episodes."""
     policy = load_policy(recipe.model_copy(update={"model": recipe.model.model_copy(update={"lora": None})}), model)
     player = Player(
         policy,
@@ -88,7 +100,7 @@ def evaluate_model(recipe: Recipe, model: str | Path) -> dict[str, float]:
         lockstep=plays_in_lockstep(recipe),
     )
     try:
-        return evaluate(player, recipe)
+        return evaluate(player, recipe, watch=watch)
     finally:
         player.close()
 
@@ -100,9 +112,10 @@ def _imitate(
     stage = sft_recipe(recipe, steps=imitation.steps)
     known = (folder / "meta.json").is_file()
     run = RunFolder.open(folder) if known else RunFolder.create(folder, _plain(stage), describe_run(stage))
-    console.started(stage, folder)
+    checkpoint = _newest(run)
+    console.started(stage, folder, done=0 if checkpoint is None else _step_of(checkpoint))
     with run.claim():
-        trainer = Trainer(stage, run, policy, console=console, imitation=imitation, checkpoint=_newest(run))
+        trainer = Trainer(stage, run, policy, console=console, imitation=imitation, checkpoint=checkpoint)
         return trainer.run()
 
 
@@ -122,7 +135,8 @@ def _reinforce(
     if policy is None:
         first = None if recipe.sft is None else _newest(RunFolder.open(run.path / SFT))
         policy = load_policy(recipe, _weights(recipe, checkpoint) or first)
-    console.started(recipe, run.path, resolve(recipe.algorithm))
+    done = 0 if checkpoint is None else _step_of(checkpoint)
+    console.started(recipe, run.path, resolve(recipe.algorithm), done=done)
     return _shown(Trainer(recipe, run, policy, console=console, checkpoint=checkpoint).run(), console)
 
 
@@ -131,6 +145,11 @@ def _after_imitation(summary: dict[str, Any], recipe: Recipe, run: RunFolder, *,
         return _shown(summary, console)
     console.note("imitation is done, reinforcement follows")
     return _reinforce(recipe, run, console=console)
+
+
+def _default_console() -> RunConsole:
+    """A line per step on standard output: a live table is for a terminal of which the caller may know better."""
+    return RunConsole(form="plain", out=Console())
 
 
 def _shown(summary: dict[str, Any], console: RunConsole) -> dict[str, Any]:
@@ -163,11 +182,27 @@ def _is_finished(stage: Path) -> bool:
         return False
     run = RunFolder.open(stage)
     checkpoint = run.checkpoints.latest()
-    return checkpoint is not None and int(checkpoint.name.removeprefix("step_")) == run.config["train"]["steps"]
+    return checkpoint is not None and _step_of(checkpoint) == run.config["train"]["steps"]
 
 
 def _require_same_run(before: Recipe, after: Recipe) -> None:
     for change in differences(before, after):
         key = change.partition(":")[0]
         if key.partition(".")[0] in _FIXED or key == "train.critic":
-            raise ValueError(f"{key} cannot change in the middle of a run; start a new one with `turnwise train`")
+            command = "sft" if before.algorithm.name == IMITATION.name else "train"
+            raise ValueError(f"{key} cannot change in the middle of a run; start a new one with `turnwise {command}`")
+
+
+def _require_more_steps(run: RunFolder, before: Recipe, after: Recipe) -> None:
+    if before.train.steps == after.train.steps:
+        return
+    if before.algorithm.name == IMITATION.name:
+        raise ValueError("the steps of imitation follow from sft.demonstrations, sft.batch and sft.epochs")
+    checkpoint = run.checkpoints.latest()
+    done = 0 if checkpoint is None else _step_of(checkpoint)
+    if after.train.steps < done:
+        raise ValueError(f"{run.path} has done {done} steps already; train.steps={after.train.steps} must be more")
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step_"))

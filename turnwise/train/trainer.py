@@ -35,6 +35,8 @@ from turnwise.types import Group, NonFiniteError
 
 _SAMPLES = 3
 """Held-out episodes that are shown before and after."""
+_TOLD = 3
+"""Different errors of environments that are told on screen; `events.jsonl` has one for every step."""
 _LOST_STEPS = 3
 """Steps in a row without one sound episode after which a run ends: something is broken that training cannot mend."""
 
@@ -85,7 +87,7 @@ class Trainer:
         if checkpoint is not None:
             self._load(checkpoint)
         self.loggers = Loggers.of(recipe.log, run)
-        self._imitation = imitation
+        self._imitation, self._told = imitation, set[str]()
         self.source = self._make_source(read_ahead(checkpoint) if checkpoint is not None else {})
 
     def run(self) -> dict[str, Any]:
@@ -166,6 +168,9 @@ class Trainer:
             return
         last_error = find_errors(groups)[-1]
         self._event("faults", share=row["rollout/faults"], last_error=last_error)
+        if last_error not in self._told and len(self._told) < _TOLD:
+            self._told.add(last_error)
+            self.console.note(f"an episode failed: {last_error}")
         self.progress.lost = self.progress.lost + 1 if row["rollout/faults"] == 1 else 0
         if self.progress.lost == _LOST_STEPS:
             raise ValueError(
