@@ -228,3 +228,8 @@ def test_explain_reads_a_row_from_a_file(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("preset: gspo\nname: mine\nsurrogate: {high: 0.01}\n")
     assert "clip(s_i, 0.9997, 1.01)" in turnwise("explain", str(file)).stdout
+
+
+def test_explain_takes_a_recipe_too():
+    row, recipe = [CliRunner().invoke(app, ["explain", name]) for name in ("st-ppo", "recipes/search-nano.yaml")]
+    assert (recipe.exit_code, recipe.stdout) == (0, row.stdout)

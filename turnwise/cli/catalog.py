@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Column, Table
 from rich.text import Text
 
 from turnwise.cli.common import console, findings_table, one_message, parse_settings
+
+if TYPE_CHECKING:
+    from turnwise.algorithm import Algorithm
 
 EnvName = Annotated[
     str, typer.Argument(metavar="ID", help="One of `turnwise envs`, or module:Class for an environment of your own.")
@@ -75,16 +78,25 @@ def algorithms() -> None:
 
 
 def explain_command(
-    algorithm: Annotated[str, typer.Argument(help="A preset, or a YAML file with a row of your own.")],
+    algorithm: Annotated[str, typer.Argument(help="A preset, a YAML file with a row, or a whole recipe.")],
     changes: Annotated[
         list[str] | None, typer.Argument(metavar="[AXIS=VALUE]...", help="ratio=token surrogate.high=0.28 epochs=4")
     ] = None,
 ) -> None:
     """Print an algorithm as the equation that its row composes to."""
-    from turnwise.algorithm import explain, find_algorithm
+    from turnwise.algorithm import explain
 
     with one_message():
-        typer.echo(explain(find_algorithm(algorithm).override(parse_settings(changes))), nl=False)
+        typer.echo(explain(_find_row(algorithm).override(parse_settings(changes))), nl=False)
+
+
+def _find_row(name: str) -> Algorithm:
+    """A preset or the row of a file; a recipe of a run has a row too."""
+    from turnwise.algorithm import find_algorithm
+    from turnwise.train.recipe_layers import is_recipe
+    from turnwise.train.recipes import load_recipe
+
+    return load_recipe(name).algorithm if is_recipe(Path(name)) else find_algorithm(name)
 
 
 def make_nano_command(

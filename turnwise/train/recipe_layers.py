@@ -40,6 +40,14 @@ def read_layers(source: Path | None, overrides: Mapping[str, Any]) -> list[Layer
     return [*files, Layer(choices=_sections(_without_kinds(overrides)))]
 
 
+def is_recipe(file: Path) -> bool:
+    """Whether a YAML file is the recipe of a run, and not that of an algorithm alone."""
+    found = _find(file, beside=Path())
+    if file.suffix not in (".yaml", ".yml") or not found.is_file():
+        return False
+    return not {"algorithm", "extends", "env", "model", "train"}.isdisjoint(parse(read_text(found)))
+
+
 def join(layers: list[Layer]) -> Choices:
     """One set of choices: a later layer wins, key by key."""
     joined: Choices = {}
