@@ -203,6 +203,8 @@ def _notes(results: Mapping[str, Sequence[RunResult]]) -> list[str]:
     fewest = min(len(runs) for runs in results.values())
     if fewest < FEW_RUNS:
         notes.append(f"Bootstrap intervals of few runs ({fewest} here) are too narrow; {FEW_RUNS} or more are better.")
+    if all(run.final == 0 for runs in results.values() for run in runs):
+        notes.append("No run ever succeeded at its end: nothing here tells the algorithms apart.")
     seeds = {tuple(sorted(run.seed for run in runs)) for runs in results.values()}
     if len(seeds) > 1:
         notes.append("The algorithms did not run on the same seeds: differences are over the seeds in common.")

@@ -57,7 +57,9 @@ def _differences(comparison: Comparison) -> Table:
     for arm in comparison.arms:
         if arm.versus:
             table.add_row(Text(arm.label), *_difference_cells(arm.versus))
-    table.caption = "p adjusted after Bonferroni; d: Cohen's"
+    table.caption = (
+        "difference: paired by seed; Welch's t and d (Cohen's) take the runs as unpaired; p adjusted after Bonferroni"
+    )
     return table
 
 
