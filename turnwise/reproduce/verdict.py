@@ -216,9 +216,12 @@ def _difference(table: Table, first: Cell, second: Cell) -> tuple[float, Interva
 
 
 def final_interval(table: Table, cell: Cell) -> tuple[float, Interval] | None:
-    """Mean and 95% interval of the cell's final success."""
+    """Mean and 95% interval of the cell's final success, which lies between 0 and 1."""
     finals = list(table.finals(cell).values())
-    return (float(np.mean(finals)), mean_interval(finals)) if len(finals) > 1 else None
+    if len(finals) < 2:
+        return None
+    low, high = mean_interval(finals)
+    return float(np.mean(finals)), Interval(max(low, 0.0), min(high, 1.0))
 
 
 def _whole(scale: Scale, seeds: int, holds: bool) -> Outcome:
