@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -36,6 +37,7 @@ TASK, SLOW_TASK, MODEL = "search/geo-2hop", "benchmark/slow-search", "nano"
 SLOW_SECONDS = 0.2
 SEARCHES = 3
 """What the task allows; the turn after the last one must answer."""
+OVERLAPPED = "Turnwise, max_lag=1"
 HERE = Path(__file__).parent
 
 
@@ -54,6 +56,8 @@ class Case:
     learning_rate: float = 1e-4
     threads: int = 1
     seed: int = 0
+    max_lag: int = 0
+    """Of Turnwise: 1 plays the next step's episodes while it learns from this one's."""
 
     def make_env(self) -> Env:
         """The environment, with a slow tool if there is one."""
@@ -109,9 +113,9 @@ class Clock:
         """A step is over."""
         self._ticks.append((time.perf_counter(), time.process_time()))
 
-    def seconds(self) -> tuple[list[float], list[float]]:
-        """Wall and CPU seconds of every step but the first, which warms up."""
-        pairs = list(zip(self._ticks, self._ticks[1:], strict=False))
+    def seconds(self, steps: int) -> tuple[list[float], list[float]]:
+        """Wall and CPU seconds of so many steps after the first, which warms up."""
+        pairs = list(pairwise(self._ticks))[:steps]
         return [b[0] - a[0] for a, b in pairs], [b[1] - a[1] for a, b in pairs]
 
 
@@ -138,9 +142,9 @@ def measure_turnwise(case: Case, folder: Path) -> Measured:
     rows = read_journal(folder / "run" / "metrics.jsonl")[1:]
     inside = [(row["time/model"] + row["time/env"]) / row["time/step"] for row in rows]
     turns, tokens, success = (fmean(row[f"rollout/{name}"] for row in rows) for name in ("turns", "tokens", "success"))
-    wall, cpu = clock.seconds()
-    # The waits of many episodes for a slow tool overlap, so their sum says nothing about a step.
-    outside = None if case.tool_seconds else 1 - median(inside)
+    wall, cpu = clock.seconds(case.steps)
+    # Waits for a slow tool overlap with each other, and playing with learning: their sums say nothing about a step.
+    outside = None if case.tool_seconds or case.max_lag else 1 - median(inside)
     return Measured(wall=wall, cpu=cpu, turns=turns, tokens=tokens, success=success, outside=outside)
 
 
@@ -152,9 +156,16 @@ def turnwise_settings(case: Case) -> dict[str, Any]:
         "device": "cpu",
         "model": MODEL,
         "env": {**env, "check": False},
-        "algorithm": {"preset": "grpo", "regularizers": [], "sampling": {"kind": "group", "size": case.group}},
+        "algorithm": {
+            "preset": "grpo",
+            "regularizers": [],
+            "sampling": {"kind": "group", "size": case.group},
+            # Episodes that an older policy has played are weighed by how likely the policy now is to play them.
+            **({"max_lag": case.max_lag, "ratio": {"kind": "token", "against": "mu"}} if case.max_lag else {}),
+        },
         "rollout": {"episodes": case.episodes, "max_turns": SEARCHES + 1, "max_tokens": case.max_tokens},
-        "train": {"steps": case.steps + 1, "learning_rate": case.learning_rate, "micro_tokens": 4096},
+        # Whoever plays ahead has nothing left to play in its last steps: they are not measured.
+        "train": {"steps": case.steps + 1 + case.max_lag, "learning_rate": case.learning_rate, "micro_tokens": 4096},
         "eval": {"episodes": 0},
     }
 
@@ -177,6 +188,7 @@ def start(python: str, script: str, case: Case, *arguments: str) -> Measured:
 def sides(python: str | None, case: Case) -> Iterator[tuple[str, Measured]]:
     """Both sides, one after the other; TRL in each of its forms."""
     yield "Turnwise", start(sys.executable, "train.py", case)
+    yield OVERLAPPED, start(sys.executable, "train.py", replace(case, max_lag=1))
     for form in ("environment_factory", "rollout_func") if python else ():
         yield f"TRL, {form}", start(str(python), "train_trl.py", case, "--form", form)
 
@@ -216,18 +228,20 @@ COLUMNS = (
     "other",
     "times",
     "in CPU",
+    "max_lag=1",
 )
 CAPTION = """\
 tokens: sampled, per episode as are turns; other: share of a step outside model math and environments;
-times: how many times the episodes per second Turnwise has, and the same by CPU seconds.
+times: how many times the episodes per second Turnwise has, the same by CPU seconds, and with max_lag=1, which plays
+and learns at once on two cores.
 Goals: other <= 10%; times >= 3 when a search is instant, >= 10 when it takes 0.2 s."""
 
 
 def add_rows(table: Table, case: Case, results: Mapping[str, Measured]) -> None:
     """One row for each side."""
-    ours = results["Turnwise"]
+    ours, overlapped = results["Turnwise"], results[OVERLAPPED]
     for name, side in results.items():
-        times = (side.seconds / ours.seconds, median(side.cpu) / median(ours.cpu))
+        ratios = (side.seconds / ours.seconds, median(side.cpu) / median(ours.cpu), side.seconds / overlapped.seconds)
         table.add_row(
             f"{case.tool_seconds:g} s",
             name,
@@ -238,7 +252,7 @@ def add_rows(table: Table, case: Case, results: Mapping[str, Measured]) -> None:
             f"{side.tokens:.1f}",
             f"{side.success:.2f}",
             "" if side.outside is None else f"{side.outside:.1%}",
-            *(["", ""] if side is ours else [f"{ratio:.1f}x" for ratio in times]),
+            *(["", "", ""] if side in (ours, overlapped) else [f"{ratio:.1f}x" for ratio in ratios]),
         )
     table.add_section()
 

@@ -268,7 +268,7 @@ def measure(case: Case, form: str, folder: str) -> Measured:
     )
     trainer.train()
     lengths = [row["completions/mean_length"] for row in trainer.state.log_history[:-1]]  # the last sums up the run
-    wall, cpu = clock.seconds()
+    wall, cpu = clock.seconds(case.steps)
     return Measured(
         wall=wall,
         cpu=cpu,
