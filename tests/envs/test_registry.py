@@ -86,7 +86,7 @@ def test_wrong_arguments_are_answered_with_the_right_ones():
 
 
 def test_what_is_no_environment_is_refused_with_what_it_lacks():
-    register("test/plain", dict)
+    register("test/plain", "builtins:dict")
     with pytest.raises(ValueError, match=r"test/plain is no environment: it has no reset; derive it from turnwise"):
         make("test/plain")
 
