@@ -205,7 +205,7 @@ def test_a_batch_without_sampled_tokens_scores_to_nothing() -> None:
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no folder"):
         TextPolicy.load(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="neither a folder with a transformers model"):
+    with pytest.raises(ValueError, match="there is no folder"):
         TextPolicy.load(str(tmp_path / "nowhere"))
 
 

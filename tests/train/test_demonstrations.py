@@ -11,7 +11,6 @@ from turnwise.engine.contract import SamplingParams
 from turnwise.engine.serving import EngineServer
 from turnwise.engine.torch_engine import TorchEngine
 from turnwise.envs.base import Env
-from turnwise.envs.registry import register
 from turnwise.policy.nano.tokenizer import render
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
@@ -79,9 +78,7 @@ class Doomed(Timid):
         raise RuntimeError("no idea")
 
 
-register("test-demonstrations/timid", Timid)
-register("test-demonstrations/inexpert", Inexpert)
-register("test-demonstrations/doomed", Doomed)
+TIMID, INEXPERT, DOOMED = (EnvChoice(id=f"{__name__}:{kind.__name__}") for kind in (Timid, Inexpert, Doomed))
 
 
 @pytest.mark.parametrize("env", [ONE_HOP.id, GAME.id])
@@ -174,12 +171,11 @@ def test_greedy_turns_of_nano_have_the_same_tokens_when_written_down_as_demonstr
 
 def test_failures_and_faults_are_left_out_and_counted(renderer):
     told = list[str]()
-    env = EnvChoice(id="test-demonstrations/timid")
-    groups = expert_groups(env, renderer, count=60, max_turns=4, seed=1, note=told.append)
+    groups = expert_groups(TIMID, renderer, count=60, max_turns=4, seed=1, note=told.append)
     assert all(one.success and one.stop is StopReason.DONE for one in trajectories(groups))
     assert 20 <= len(groups) <= 40
-    assert told == [f"{60 - len(groups)} of 60 demonstrations in test-demonstrations/timid failed and are left out"]
-    all_whole = expert_groups(env, renderer, count=60, max_turns=4, seed=1, only_success=False)
+    assert told == [f"{60 - len(groups)} of 60 demonstrations in {TIMID.id} failed and are left out"]
+    all_whole = expert_groups(TIMID, renderer, count=60, max_turns=4, seed=1, only_success=False)
     assert len(groups) < len(all_whole) < 60
     assert not any(one.stop.is_failure for one in trajectories(all_whole))
 
@@ -195,13 +191,13 @@ def test_equal_seeds_give_equal_demonstrations_and_others_others(renderer, demon
 
 
 def test_an_environment_without_an_expert_is_refused_with_the_fix(renderer):
-    with pytest.raises(ValueError, match=r"inexpert has no scripted expert to imitate; give sft\.chats a JSONL file"):
-        expert_groups(EnvChoice(id="test-demonstrations/inexpert"), renderer, count=4, max_turns=4, seed=0)
+    with pytest.raises(ValueError, match=r"Inexpert has no scripted expert to imitate; give sft\.chats a JSONL file"):
+        expert_groups(INEXPERT, renderer, count=4, max_turns=4, seed=0)
 
 
 def test_an_expert_that_never_succeeds_is_refused_with_its_last_error(renderer):
     with pytest.raises(ValueError, match=r"succeeded in none of 4 episodes \(the last error: .*no idea"):
-        expert_groups(EnvChoice(id="test-demonstrations/doomed"), renderer, count=4, max_turns=4, seed=0)
+        expert_groups(DOOMED, renderer, count=4, max_turns=4, seed=0)
     with pytest.raises(ValueError, match=r"it may need more than rollout\.max_turns=1"):
         expert_groups(ONE_HOP, renderer, count=4, max_turns=1, seed=0)
 

@@ -18,7 +18,7 @@ STEPS, WRONG = 30, 20
 """How long a run is, and the first step in which something is wrong. By then the agent succeeds nearly always."""
 SEEN_WITHIN = 3
 SIGNALS = {"gradient of NaN": "non-finite", "hundredfold rate": "reward-shift", "flipped reward": "reward-shift"}
-"""What speaks up first: success that is gone a step after the hundredfold rate was taken is a shift too."""
+"""What is among the first to speak up: success that is gone a step after the hundredfold rate was taken is a shift too."""
 Injection = Callable[[pytest.MonkeyPatch], dict[str, Any]]
 """Makes a run go wrong; returns what the recipe says about it."""
 
@@ -28,7 +28,8 @@ def recipe(**changes: Any) -> dict[str, Any]:
     return {
         "env": {"id": f"{ENVS}:Flips", "check": False},
         "rollout": {"episodes": 64},
-        "train": {"steps": STEPS, "learning_rate": 5e-3},
+        # A short memory for the size of gradients: what goes wrong must do its damage within ten steps.
+        "train": {"steps": STEPS, "learning_rate": 5e-3, "betas": [0.9, 0.95]},
         "eval": {"episodes": 128},
         "checkpoint": {"every": 2},
         **changes,
@@ -95,7 +96,7 @@ def test_a_guard_that_acts_sees_it_within_three_steps_and_saves_the_run(
     incidents = [event for event in rows(tmp_path / "run", "events") if event["kind"] == "guard"]
     success = rows(tmp_path / "run", "evals")[-1]["eval/success"]
     assert WRONG <= incidents[0]["step"] < WRONG + SEEN_WITHIN
-    assert incidents[0]["signal"] == SIGNALS[name]
+    assert SIGNALS[name] in {each["signal"] for each in incidents if each["step"] == incidents[0]["step"]}
     assert "restore" in {incident["action"] for incident in incidents}
     assert healthy_success > 0.9
     assert success >= 0.9 * healthy_success
