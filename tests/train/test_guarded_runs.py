@@ -18,7 +18,7 @@ STEPS, WRONG = 30, 20
 """How long a run is, and the first step in which something is wrong. By then the agent succeeds nearly always."""
 SEEN_WITHIN = 3
 SIGNALS = {"gradient of NaN": "non-finite", "hundredfold rate": "reward-shift", "flipped reward": "reward-shift"}
-"""What is among the first to speak up: success that is gone a step after the hundredfold rate was taken is a shift too."""
+"""Among the first to speak up: success that is gone a step after the hundredfold rate was taken is a shift too."""
 Injection = Callable[[pytest.MonkeyPatch], dict[str, Any]]
 """Makes a run go wrong; returns what the recipe says about it."""
 
