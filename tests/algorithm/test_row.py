@@ -242,7 +242,7 @@ def test_a_doubtful_row_is_warned_about(name: str, changes: Mapping[str, Any], m
 
 
 def test_unambiguous_rows_have_no_warnings() -> None:
-    assert [name for name in PRESETS if resolve(preset(name))] == ["turn-ppo", "st-ppo"]
+    assert [name for name in PRESETS if resolve(preset(name))] == ["turn-ppo", "st-ppo", "turn-ppo-drift"]
 
 
 def test_an_unknown_preset_names_the_closest() -> None:

@@ -25,7 +25,9 @@ START, LEARNED = 0.64, 0.66
 SEVERAL_UPDATES, ONE_UPDATE = (5e-4, 4), (7e-4, 5)
 """Learning rate and steps. Rows with one update a step need more of both; at 1e-3 those with groups overshoot."""
 BUDGETS = {
-    **dict.fromkeys(("ppo", "turn-ppo", "s-ppo", "st-ppo", "poad", "ntpo", "turn-gae"), SEVERAL_UPDATES),
+    **dict.fromkeys(
+        ("ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-drift", "poad", "ntpo", "turn-gae"), SEVERAL_UPDATES
+    ),
     **dict.fromkeys(("bilevel-gae", "dual-discount", "so-grpo", "gspo", "rebn", "minirl"), SEVERAL_UPDATES),
     **dict.fromkeys(("grpo", "dr-grpo", "dapo", "cispo", "rloo", "reinforce", "reinforce++", "gigpo"), ONE_UPDATE),
 }

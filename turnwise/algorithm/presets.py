@@ -44,6 +44,10 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
         "Turn-level ratio plus steps scaled by the turn-level clipping bias",
         {**_PPO, "ratio": "turn", "scale": "clip-bias"},
     ),
+    "turn-ppo-drift": (
+        "Turn-level ratio plus steps scaled by the drift from the sampler (ours)",
+        {**_PPO, "ratio": "turn", "scale": "drift"},
+    ),
     "grpo": ("Group-relative advantages, no critic", {**_GRPO, "regularizers": [{"kind": "kl", "coef": 0.001}]}),
     "so-grpo": (
         "GRPO with the turn ratio and the clipping-bias scale of ST-PPO [I]",
@@ -169,6 +173,9 @@ and is a constant; nothing clipped means scale 1; the floor (`safe`), the thresh
 scales the gradient, this row scales the optimiser's step: Adam divides a constant factor of the gradient out again, and
 our pilot found that form near-inert or harmful. In the same pilot a lower learning rate did as well at one rate, so the
 claim to hold us to is robustness to the learning rate, not the clipping bias as such.""",
+    "turn-ppo-drift": """\
+Ours, found by search and confirmed on ten other seeds (docs/stability.md): where st-ppo shrinks steps by what the clip
+hides, this row looks at the KL from the sampler itself. One small task so far.""",
     "so-grpo": "Advantage and constants are inferred; only the turn ratio and the scale are published.",
 }
 """What is established about a row and what is our reading; `turnwise explain` prints it."""
