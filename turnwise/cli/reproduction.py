@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.cli.common import console, one_message
+from turnwise.cli.common import console, one_message, parse_settings
 
 if TYPE_CHECKING:
     from turnwise.reproduce.study import Study
@@ -21,7 +21,11 @@ _COLOURS = {"pass": "green", "fail": "bold red", "not decided": "yellow"}
 
 def reproduce(
     paper: Annotated[str, typer.Argument(help="A folder of recipes/ with a claim.yaml, such as st-ppo, or a path.")],
-    scale: Annotated[str, typer.Option(help="How large: cpu or gpu.")] = "cpu",
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="The same study on your own task: env=search/geo-1hop"),
+    ] = None,
+    scale: Annotated[str, typer.Option(help="One of the claim's scales, such as cpu or gpu.")] = "cpu",
     quick: Annotated[
         bool, typer.Option("--quick", help="Few seeds and rates: a first look, no verdict to cite.")
     ] = False,
@@ -43,7 +47,7 @@ def reproduce(
         claim = load_claim(paper)
         name = f"{scale}-quick" if quick else scale
         folder = output or Path("runs") / f"{Path(paper).name}-{name}"
-        study = Study(claim, name, folder)
+        study = Study(claim, name, folder, parse_settings(settings))
         faults: dict[str, str] = {}
         if not verdict:
             typer.echo(f"{len(study.runs)} runs in {folder}")

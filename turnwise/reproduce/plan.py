@@ -12,6 +12,7 @@ from typing import Any
 from turnwise.reproduce.claim import Cells, Claim, Scale
 from turnwise.runs.journal import read_journal
 from turnwise.train.config import Recipe
+from turnwise.train.recipe_layers import join, read_layers
 from turnwise.train.recipes import load_recipe
 
 FACTORS = "factors.json"
@@ -141,9 +142,6 @@ def _permuted(folder: Path, seed: int) -> list[float]:
 
 
 def _load(claim: Claim, scale: Scale, overrides: dict[str, Any]) -> Recipe:
-    """Settings of the scale below those of the run, section by section."""
-    settings = {**scale.settings, **overrides}
-    for section, below in scale.settings.items():
-        if isinstance(below, dict) and isinstance(overrides.get(section), dict):
-            settings[section] = {**below, **overrides[section]}
+    """Settings of the scale below those of the run."""
+    settings = join([*read_layers(None, scale.settings), *read_layers(None, overrides)])
     return load_recipe(claim.folder / scale.recipe, settings)

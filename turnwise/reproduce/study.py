@@ -1,11 +1,12 @@
-"""Running a claim's study: starts first, then the runs whose scales others need, then all others."""
+"""Running a claim's study: starts first, then the runs whose scales others need, then all others as they can begin."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +29,18 @@ Report = Callable[[str], None]
 class Study:
     """A claim at one scale in one folder: `Study(claim, "cpu", Path("runs/st-ppo")).run(jobs=2, report=print)`."""
 
-    def __init__(self, claim: Claim, scale: str, output: Path) -> None:
-        self.claim, self.scale, self.output = claim, claim.scale(scale), output
+    def __init__(self, claim: Claim, scale: str, output: Path, settings: Mapping[str, Any] | None = None) -> None:
+        self.claim, self.scale, self.output = claim, claim.scale(scale).adapted(settings or {}), output
         self.runs = study_runs(self.scale)
 
     def run(self, *, jobs: int, report: Report, minutes: float | None = None) -> dict[str, str]:
         """Run what is missing; returns what went wrong. After so many minutes no run is begun any more."""
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
-        seeds = sorted({run.seed for run in self.runs})
-        needed = {source for run in self.runs if (source := source_run(self.claim, run))}
-        waves: list[Callable[[], list[Task]]] = [
-            lambda: self._start_tasks(seeds),
-            lambda: self._tasks([run for run in self.runs if run in needed]),
-            lambda: self._tasks([run for run in self.runs if run not in needed]),
-        ]
-        faults: dict[str, str] = {}
-        for make_tasks in waves:
-            if tasks := make_tasks():
-                report(f"{len(tasks)} runs to do, {jobs} at once")
-                faults |= run_tasks(tasks, jobs=jobs, report=report, deadline=deadline)
-        return faults
+        queue = _Queue(self)
+        if not len(queue):
+            return {}
+        report(f"{len(queue)} runs to do, {jobs} at once")
+        return run_tasks(queue, jobs=jobs, report=report, deadline=deadline)
 
     def results(self) -> list[dict[str, Any]]:
         """The complete runs as rows: cell, seed, numbers and the curve of held-out success."""
@@ -61,46 +54,77 @@ class Study:
         write_whole(self.output / RESULTS, f"[\n{lines}\n]\n".encode())
         return rows
 
-    def _start_tasks(self, seeds: Sequence[int]) -> list[Task]:
-        tasks: list[Task] = []
-        for seed in seeds:
-            folder = self._start(seed)
-            chats = folder.with_name(f"{folder.name}.jsonl")
-            recipe = start_recipe(self.claim, self.scale, seed, chats=chats)
-            slips = self.scale.start.slips
-            # Chats with slips are the study's own: their place says only how its folder was spelled.
-            require_same_start(folder, recipe, besides=() if slips is None else ("sft.chats",))
-            if recipe.sft is None or is_complete(folder):
-                continue
-            if slips is not None:
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                write_slips(chats, recipe.env, count=recipe.sft.demonstrations, share=slips, seed=seed)
-            tasks.append(_task(f"start, seed {seed}", "sft", recipe, folder))
-        return tasks
+    def start_task(self, seed: int) -> Task | None:
+        """The imitation of a seed; None when it is complete or the recipe has none."""
+        folder, recipe, slips = self._start(seed), self._start_recipe(seed), self.scale.start.slips
+        # Chats with slips are the study's own: their place says only how its folder was spelled.
+        require_same_start(folder, recipe, besides=() if slips is None else ("sft.chats",))
+        if recipe.sft is None or is_complete(folder):
+            return None
+        if slips is not None:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            write_slips(self._chats(seed), recipe.env, count=recipe.sft.demonstrations, share=slips, seed=seed)
+        return _task(f"start, seed {seed}", "sft", recipe, folder)
 
-    def _tasks(self, runs: Sequence[StudyRun]) -> list[Task]:
-        """Of the runs that are not complete, those whose start and source are."""
-        tasks: list[Task] = []
-        for run in runs:
-            folder, source = run.folder(self.output), source_run(self.claim, run)
-            if is_complete(folder):
-                keep_numbers_only(folder)
-            elif self._has_start(run.seed) and (source is None or is_complete(source.folder(self.output))):
-                model = self._model(run.seed)
-                recipe = run_recipe(self.claim, self.scale, run, model=model, output=self.output)
-                tasks.append(_task(run.name, "train", recipe, folder))
-        return tasks
+    def run_task(self, run: StudyRun) -> Task:
+        """A run whose start and source are complete."""
+        recipe = run_recipe(self.claim, self.scale, run, model=self._model(run.seed), output=self.output)
+        return _task(run.name, "train", recipe, run.folder(self.output))
+
+    def can_begin(self, run: StudyRun) -> bool:
+        """Whether what the run needs is there."""
+        source = source_run(self.claim, run)
+        return self._has_start(run.seed) and (source is None or is_complete(source.folder(self.output)))
 
     def _start(self, seed: int) -> Path:
         return self.output / "start" / f"seed-{seed}"
 
     def _has_start(self, seed: int) -> bool:
-        return is_complete(self._start(seed)) or load_recipe(self.claim.folder / self.scale.recipe).sft is None
+        return is_complete(self._start(seed)) or self._start_recipe(seed).sft is None
 
     def _model(self, seed: int) -> str:
         """The folder of the seed's start, or the recipe's own model where nothing is imitated."""
         latest = Checkpoints(self._start(seed) / "checkpoints").latest()
-        return str(latest) if latest is not None else load_recipe(self.claim.folder / self.scale.recipe).model.name
+        return str(latest) if latest is not None else self._start_recipe(seed).model.name
+
+    @cache  # noqa: B019 - a study lives as long as its command
+    def _start_recipe(self, seed: int) -> Recipe:
+        return start_recipe(self.claim, self.scale, seed, chats=self._chats(seed))
+
+    def _chats(self, seed: int) -> Path:
+        return self._start(seed).with_name(f"seed-{seed}.jsonl")
+
+
+class _Queue:
+    """What is left of a study: a run waits for its start, a control for the run whose scales it takes over."""
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        seeds = sorted({run.seed for run in study.runs})
+        self._starts = [task for seed in seeds if (task := study.start_task(seed))]
+        needed = {source for run in study.runs if (source := source_run(study.claim, run))}
+        self._runs: list[StudyRun] = []
+        for run in sorted(study.runs, key=lambda run: run not in needed):
+            folder = run.folder(study.output)
+            if is_complete(folder):
+                keep_numbers_only(folder)
+                continue
+            if (folder / "config.yaml").is_file() and study.can_begin(run):
+                study.run_task(run)  # a cut run with other settings is a mistake to hear of now, not in an hour
+            self._runs.append(run)
+
+    def take(self) -> Task | None:
+        """The first that can begin."""
+        if self._starts:
+            return self._starts.pop(0)
+        run = next((run for run in self._runs if self._study.can_begin(run)), None)
+        if run is None:
+            return None
+        self._runs.remove(run)
+        return self._study.run_task(run)
+
+    def __len__(self) -> int:
+        return len(self._starts) + len(self._runs)
 
 
 def _task(name: str, stage: Any, recipe: Recipe, folder: Path) -> Task:

@@ -7,12 +7,12 @@ import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from turnwise.evaluate.processes import ONE_THREAD
 from turnwise.evaluate.results import is_complete
@@ -33,26 +33,36 @@ class Task:
     folder: Path
 
 
+class TaskQueue(Protocol):
+    """Tasks in the order of their weight, some of which need others to be complete first."""
+
+    def take(self) -> Task | None:
+        """The next task that can begin now, which leaves the queue; None when there is none."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
 def run_tasks(
-    tasks: Iterable[Task], *, jobs: int, report: Callable[[str], None], deadline: float | None = None
+    queue: TaskQueue, *, jobs: int, report: Callable[[str], None], deadline: float | None = None
 ) -> dict[str, str]:
-    """Run all tasks, `jobs` at once; returns what went wrong by name. After the deadline no more are begun."""
+    """Run what the queue gives, `jobs` at once; returns what went wrong by name. After the deadline none is begun."""
     os.environ.update(ONE_THREAD)  # the processes inherit it
-    waiting, running, faults = list(reversed(list(tasks))), dict[Future[str], Task](), dict[str, str]()
+    running, faults = dict[Future[str], Task](), dict[str, str]()
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=_RUNS_PER_PROCESS) as pool:
-        while waiting or running:
-            while waiting and len(running) < jobs and not _is_past(deadline):
-                task = waiting.pop()
+        while True:
+            while len(running) < jobs and not _is_past(deadline) and (task := queue.take()):
                 running[pool.submit(perform, task)] = task
             if not running:
-                report(f"the time is up; {len(waiting)} runs are left")
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 task = running.pop(future)
                 if fault := _fault_of(future):
                     faults[task.name] = fault
-                report(f"{task.name}: {fault or 'complete'} ({len(waiting) + len(running)} to go)")
+                report(f"{task.name}: {fault or 'complete'} ({len(queue) + len(running)} to go)")
+    if len(queue):
+        report(f"{'the time is up' if _is_past(deadline) else 'what they need is missing'}; {len(queue)} runs are left")
     return faults
 
 
