@@ -81,6 +81,7 @@ def _is_past(deadline: float | None) -> bool:
 
 def perform(task: Task) -> str:
     """One run from its beginning, or from where it was cut; returns what went wrong. A process of the pool calls it."""
+    import torch
     from rich.console import Console
 
     from turnwise.train.console import RunConsole
@@ -100,11 +101,25 @@ def perform(task: Task) -> str:
                 (imitate if task.stage == "sft" else train)(load_recipe(task.recipe), task.folder, console=console)
         except ValueError as error:
             return str(error)
+        except torch.OutOfMemoryError:
+            return "the GPU's memory was too small; call again, with fewer --jobs"
+        finally:
+            _free_gpu()
     if not is_complete(task.folder):
         return "interrupted; it goes on when the study does"
     if task.stage == "train":
         keep_numbers_only(task.folder)
     return ""
+
+
+def _free_gpu() -> None:
+    """Give back what the run held: the process lives on, and others share the GPU with it."""
+    import gc
+
+    import torch
+
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def keep_numbers_only(folder: Path) -> None:
