@@ -205,9 +205,13 @@ def test_play_ends_cleanly_on_control_c():
     assert output.endswith("You left the game.\n")
 
 
-def test_algorithms_lists_every_preset():
-    result = turnwise("algorithms")
-    assert [line.split()[0] for line in result.stdout.splitlines()[1:]] == list(PRESETS)
+def test_algorithms_lists_every_preset_and_what_it_needs():
+    header, *rows, _ = turnwise("algorithms").stdout.splitlines()
+    assert [line.split()[0] for line in rows] == list(PRESETS)
+    cells = {line.split()[0]: line for line in rows}
+    assert header.split()[:3] == ["name", "critic", "ratio"]
+    assert cells["st-ppo"].split()[1:6] == ["token", "turn", "clip-bias", "4", "1"]
+    assert cells["grpo"].split()[1:4] == ["token", "1", "8"]  # no critic: its cell is empty
 
 
 def test_explain_prints_the_row_with_the_changes_made_on_the_command_line():

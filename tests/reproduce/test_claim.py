@@ -66,7 +66,7 @@ def test_mistakes_in_a_claim_are_named(tmp_path, before, after, message):
 def test_unknown_papers_and_scales_are_named():
     with pytest.raises(ValueError, match="one of st-ppo"):
         load_claim("no-such-paper")
-    with pytest.raises(ValueError, match="it has cpu, cpu-large"):
+    with pytest.raises(ValueError, match="it has cpu, cpu-default, cpu-large"):
         load_claim("st-ppo").scale("mars")
 
 
@@ -75,3 +75,18 @@ def test_updates_that_are_no_whole_passes_are_refused(tmp_path):
     run = StudyRun(cell=Cell(arm="ppo", rate=1e-3, updates=6), seed=0)
     with pytest.raises(ValueError, match="whole passes"):
         run_recipe(claim, claim.scale("cpu"), run, model="start", output=tmp_path)
+
+
+def test_a_user_runs_the_study_on_a_task_of_their_own(tmp_path):
+    claim = load_claim("st-ppo")
+    own = claim.scale("gpu-qa").adapted({"env": {"kwargs": {"questions": "q.jsonl", "top_k": 5}}, "device": "cpu"})
+    recipe = run_recipe(claim, own, study_runs(own)[0], model="start", output=tmp_path)
+    assert (recipe.env.id, recipe.device) == ("search/qa", "cpu")
+    assert recipe.env.kwargs["questions"] == "q.jsonl"
+    assert (recipe.env.kwargs["top_k"], recipe.env.kwargs["max_searches"]) == (5, 3)
+
+
+@pytest.mark.parametrize("settings", [{"train": {"learning_rate": 1e-4}}, {"algorithm": "grpo"}, {"seed": 3}])
+def test_what_the_study_varies_is_not_for_the_user_to_set(settings):
+    with pytest.raises(ValueError, match="is what the study varies"):
+        load_claim("st-ppo").scale("cpu").adapted(settings)

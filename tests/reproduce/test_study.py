@@ -1,6 +1,7 @@
 """A whole study in small: starts, runs, controls that take over what other runs did, and going on where it was."""
 
 import json
+import shutil
 
 import pytest
 import yaml
@@ -11,7 +12,7 @@ from turnwise.cli import app
 from turnwise.evaluate.results import is_complete
 from turnwise.reproduce.claim import load_claim
 from turnwise.reproduce.plan import mean_scale
-from turnwise.reproduce.study import RESULTS, Study
+from turnwise.reproduce.study import RESULTS, Study, StudyQueue
 from turnwise.reproduce.summary import conclude
 from turnwise.reproduce.workers import keep_numbers_only
 from turnwise.runs.checkpoints import Checkpoints
@@ -119,6 +120,21 @@ def test_a_start_with_other_settings_is_not_used(study, begun):
     finally:
         (start / "events.jsonl").write_bytes(kept)
         (start / "config.yaml").write_text(config)
+
+
+def test_a_control_waits_for_the_run_whose_scales_it_takes_over(study, tmp_path):
+    again = Study(study.claim, "cpu", tmp_path / "again")
+    shutil.copytree(study.output / "start", again.output / "start")
+    order = []
+    queue = StudyQueue(again)
+    while task := queue.take():
+        order.append(task.name.split()[0])
+    # The source comes first though the claim names it third; its controls need it to be complete.
+    assert order == ["st-ppo", "half", "ppo"]
+    assert len(queue) == 2
+    source = folder_of(study, "st-ppo")
+    shutil.copytree(source, folder_of(again, "st-ppo"))
+    assert [task.name.split()[0] for task in iter(queue.take, None)] == ["matched", "permuted"]
 
 
 def test_factors_are_written_once_even_where_an_older_checkpoint_is_left(tmp_path):

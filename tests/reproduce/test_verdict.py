@@ -122,3 +122,12 @@ def test_names_in_a_figure_are_text_and_nothing_else():
     figure = draw_rates({"<script>": [(1e-3, 0.5, Interval(0.4, 0.6))]}, title="a & b")
     assert "<script>" not in figure
     assert ElementTree.fromstring(figure).attrib["aria-label"] == "a & b"
+
+
+def test_a_scale_without_on_policy_runs_or_a_control_does_not_speak_of_missing_runs(claim):
+    scale = claim.scale("cpu")
+    blocks = {name: block for name, block in scale.blocks.items() if name == "rates"}
+    findings = judge(claim, scale.model_copy(update={"blocks": blocks}), good_rows())
+    assert not [finding for finding in findings if "beats" in finding.criterion]
+    costs = next(finding for finding in findings if "costs nothing" in finding.criterion)
+    assert (costs.outcome, costs.text) == ("not decided", "this scale has no such runs")

@@ -68,13 +68,19 @@ def play(
 
 
 def algorithms() -> None:
-    """List the algorithms there are."""
-    from turnwise.algorithm import PRESETS
+    """List the algorithms there are, and what each needs."""
+    from turnwise.algorithm import PRESETS, preset
 
-    table = Table("name", "what it is", box=None, pad_edge=False)
+    columns = ("name", "critic", "ratio per", "step scaled by", "updates", "tries", "what it is")
+    table = Table(*columns, box=None, pad_edge=False)
     for name, (summary, _) in PRESETS.items():
-        table.add_row(name, Text(summary))
+        row = preset(name)
+        scale = "" if row.scale.kind == "none" else row.scale.kind
+        updates, tries = str(row.updates_per_rollout), str(row.sampling.options.get("size", 1))
+        level = row.critic.level if row.needs_critic else ""
+        table.add_row(name, level, row.ratio.kind, scale, updates, tries, Text(summary))
     console().print(table)
+    typer.echo("updates: optimiser steps on one rollout; tries: episodes of the same task. More: turnwise explain NAME")
 
 
 def explain_command(

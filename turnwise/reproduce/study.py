@@ -36,7 +36,7 @@ class Study:
     def run(self, *, jobs: int, report: Report, minutes: float | None = None) -> dict[str, str]:
         """Run what is missing; returns what went wrong. After so many minutes no run is begun any more."""
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
-        queue = _Queue(self)
+        queue = StudyQueue(self)
         if not len(queue):
             return {}
         report(f"{len(queue)} runs to do, {jobs} at once")
@@ -95,7 +95,7 @@ class Study:
         return self._start(seed).with_name(f"seed-{seed}.jsonl")
 
 
-class _Queue:
+class StudyQueue:
     """What is left of a study: a run waits for its start, a control for the run whose scales it takes over."""
 
     def __init__(self, study: Study) -> None:

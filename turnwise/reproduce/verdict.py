@@ -71,7 +71,9 @@ def judge(claim: Claim, scale: Scale, rows: Sequence[Row]) -> list[Finding]:
         _costs_nothing,
     ]
     findings = [check(claim, scale, table) for check in checks]
-    return findings + [_beats(control, claim, scale, table) for control in claim.controls]
+    planned = {run.cell for run in study_runs(scale)}
+    controls = [control for control in claim.controls if stress_cell(scale, control) in planned]
+    return findings + [_beats(control, claim, scale, table) for control in controls]
 
 
 def overall(findings: Sequence[Finding]) -> Outcome:
@@ -238,6 +240,8 @@ def _rate_cells(scale: Scale, arms: Collection[str]) -> set[Cell]:
 def _missing(scale: Scale, table: Table, cells: Collection[Cell]) -> str:
     """How many planned runs of these cells are not there yet, in words; empty when all are."""
     planned = [run for run in study_runs(scale) if run.cell in cells]
+    if not planned:
+        return "this scale has no such runs"
     missing = sum(run.seed not in table.seeds(run.cell) for run in planned)
     return f"{missing} of {len(planned)} runs are missing" if missing else ""
 
