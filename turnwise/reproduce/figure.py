@@ -12,10 +12,10 @@ Point = tuple[float, float, Interval]
 """Learning rate, mean success, 95% interval."""
 
 _WIDTH, _HEIGHT = 720, 420
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 170, 34, 48
-# Told apart by eyes of all kinds, in print too: hue, dash and marker all differ.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31")
-_DASHES = ("", "6 3", "2 2", "8 3 2 3")
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 170, 52, 48
+# Told apart by eyes of all kinds, in print too: hue and dash differ, and in numbers that share no factor, so that 45 arms do.
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31", "#882255")
+_DASHES = ("", "6 3", "2 2", "8 3 2 3", "12 3")
 
 
 def draw_rates(curves: Mapping[str, Sequence[Point]], *, title: str, bar: float | None = None) -> str:
@@ -52,7 +52,7 @@ def _axes(rates: Sequence[float]) -> list[str]:
         parts.append(_text(place, _y(0) + 18, f"{rate:g}", anchor="middle"))
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(_text(middle, _HEIGHT - 10, "learning rate", anchor="middle"))
-    parts.append(_text(_LEFT, _TOP - 4, "held-out success at the end, mean and 95% interval over seeds", size=11))
+    parts.append(_text(_LEFT, _TOP - 12, "held-out success at the end, mean and 95% interval over seeds", size=11))
     return parts
 
 

@@ -19,7 +19,8 @@ def conclude(claim: Claim, scale: Scale, rows: Sequence[Row], output: Path) -> l
     """Write verdict and figure into the study's folder; returns the findings."""
     table, findings = Table(rows), judge(claim, scale, rows)
     write_whole(output / VERDICT, "\n".join(_lines(claim, scale, table, findings)).encode() + b"\n")
-    curves = {arm: points for arm in table.arms(scale) if (points := _points(scale, table, arm))}
+    drawn = [arm for arm in claim.arms if arm in table.arms(scale)]
+    curves = {arm: points for arm in drawn if (points := _points(scale, table, arm))}
     if curves:  # intervals need two seeds
         title = f"{scale.updates} updates a rollout: success against learning rate"
         figure = draw_rates(curves, title=title, bar=usable_bar(claim, scale, table))
