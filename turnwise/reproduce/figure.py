@@ -13,7 +13,7 @@ Point = tuple[float, float, Interval]
 
 _WIDTH, _HEIGHT = 720, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 170, 52, 48
-# Told apart by eyes of all kinds, in print too: hue and dash differ, and in numbers that share no factor, so that 45 arms do.
+# Told apart by eyes of all kinds, in print too: hue and dash differ, nine and five of them, which makes 45 pairs.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31", "#882255")
 _DASHES = ("", "6 3", "2 2", "8 3 2 3", "12 3")
 
