@@ -7,7 +7,7 @@ import torch
 
 from turnwise.envs.tasks.lookup import Lookup
 from turnwise.policy.models import resolve_model
-from turnwise.policy.pico import CONTEXT, build_model, build_tokenizer, pico_seed
+from turnwise.policy.pico import FAMILIES, build_model, build_tokenizer, pico_seed
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 
@@ -59,7 +59,7 @@ def test_a_conversation_grows_by_deltas_that_spell_the_template():
 
 def test_the_longest_episode_fits():
     question, turns, longest_turn, reply = 7, 5, 8, 4
-    assert question + turns * (longest_turn + reply) <= CONTEXT
+    assert question + turns * (longest_turn + reply) <= FAMILIES["pico"].context
 
 
 @pytest.mark.parametrize(

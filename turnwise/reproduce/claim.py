@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from turnwise.reproduce.demonstrations import Slip
 from turnwise.train.recipe_layers import RECIPES, join, read_layers
 
 _FILE = "claim.yaml"
@@ -57,6 +58,8 @@ class Start(_Section):
     """A model that depends on the seed, such as `pico-{seed}`; None: the recipe's."""
     slips: float | None = Field(default=None, ge=0, lt=1)
     """Imitate an expert of whose words this share is random, failures included; None: the expert as it is."""
+    slip: Slip = "word"
+    """What slips: single words, as suits `lookup/…`, or whole `action`s, as suits any environment."""
 
 
 class Thresholds(_Section):
