@@ -35,24 +35,22 @@ class Family:
     words: tuple[str, ...]
     """All that the model can say or read; any other word reads as a question mark."""
     context: int
+    theta: float
+    """Of the rotary positions: the longer the context, the larger, else far words cannot be found by what they say."""
     lines: bool = False
     """Whether texts have several lines; a line break belongs to the word after it."""
 
 
+_LOOKUP = (*"abcdefgh", "get", "answer", "error", "right", "wrong", "hops", "from", *"1234")
+_GUESS = (
+    *("Guess", "my", "number,", "an", "integer", "from", "1", "to", "Answer", "like", "this:"),
+    *("My", "number", "is", "higher", "lower", "than", "\nTurns", "left:"),
+    *(f"{number}." for number in range(_HIGHEST + 1)),
+    *(f"\\boxed{{{number}}}" for number in range(1, _HIGHEST + 1)),
+)
 FAMILIES = {
-    "pico": Family(
-        words=(*"abcdefgh", "get", "answer", "error", "right", "wrong", "hops", "from", *"1234"), context=96
-    ),
-    "pico-guess": Family(
-        words=(
-            *"Guess my number, an integer from 1 to Answer like this: My number is higher than lower left:".split(),
-            "\nTurns",
-            *(f"{number}." for number in range(_HIGHEST + 1)),
-            *(f"\\boxed{{{number}}}" for number in range(1, _HIGHEST + 1)),
-        ),
-        context=288,
-        lines=True,
-    ),
+    "pico": Family(words=_LOOKUP, context=96, theta=100.0),
+    "pico-guess": Family(words=_GUESS, context=288, theta=10_000.0, lines=True),
 }
 
 
@@ -124,7 +122,7 @@ def build_model(seed: int, family: Family = FAMILIES["pico"]) -> LlamaForCausalL
         num_attention_heads=4,
         num_key_value_heads=4,
         max_position_embeddings=family.context,
-        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
+        rope_parameters={"rope_type": "default", "rope_theta": family.theta},
         initializer_range=0.1,
         tie_word_embeddings=False,
         pad_token_id=_MARKERS.index("<|pad|>"),
