@@ -47,7 +47,7 @@ def test_a_difference_is_paired_by_seed():
 
 def test_only_seeds_in_common_count_and_two_are_too_few():
     found, text = criterion(minus="b", at_least=0.5).judge([by_seed(6.0, 6.0, 6.0), {1: 5.0, 2: 5.0, 7: 5.0}])
-    assert (found, text) == ("not decided", "2 seeds are too few for an interval; it takes 3")
+    assert (found, text) == ("not decided", "too few seeds: 2 of the 3 that an interval takes")
 
 
 def test_a_criterion_says_what_it_asks_for():

@@ -61,7 +61,7 @@ GUESS_RECIPE = """
 model: pico-guess
 env: {id: game/guess-number-easy, kwargs: {high: 4, max_turns: 6}, check: false}
 sft: {demonstrations: 128, epochs: 1, batch: 16, learning_rate: 1.0e-2}
-rollout: {episodes: 8, max_turns: 6, max_tokens: 3, context: 288, engine_gib: 0.02}
+rollout: {episodes: 8, max_turns: 6, max_tokens: 3, context: 152, engine_gib: 0.02}
 train: {steps: 1}
 eval: {every: 1, episodes: 16}
 guard: off

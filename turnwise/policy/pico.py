@@ -37,20 +37,21 @@ class Family:
     context: int
     theta: float
     """Of the rotary positions: the longer the context, the larger, else far words cannot be found by what they say."""
-    lines: bool = False
-    """Whether texts have several lines; a line break belongs to the word after it."""
+    breaks: str | None = None
+    """Blanks and line breaks before which a token ends, as a regular expression, where a token is a phrase and not a
+    word; None: all blanks."""
 
 
 _LOOKUP = (*"abcdefgh", "get", "answer", "error", "right", "wrong", "hops", "from", *"1234")
 _GUESS = (
-    *("Guess", "my", "number,", "an", "integer", "from", "1", "to", "Answer", "like", "this:"),
-    *("My", "number", "is", "higher", "lower", "than", "\nTurns", "left:"),
+    *("Guess my number, an integer from 1 to", "Answer like this:"),
+    *("My number is higher than", "My number is lower than", "\nTurns left:"),
     *(f"{number}." for number in range(_HIGHEST + 1)),
     *(f"\\boxed{{{number}}}" for number in range(1, _HIGHEST + 1)),
 )
 FAMILIES = {
     "pico": Family(words=_LOOKUP, context=96, theta=100.0),
-    "pico-guess": Family(words=_GUESS, context=288, theta=10_000.0, lines=True),
+    "pico-guess": Family(words=_GUESS, context=160, theta=10_000.0, breaks=r" (?=\d+\.|\\boxed)|(?<=\.) |\n"),
 }
 
 
@@ -90,13 +91,14 @@ def _save(model: LlamaForCausalLM, folder: Path) -> None:
 
 def build_tokenizer(family: Family = FAMILIES["pico"]) -> PreTrainedTokenizerFast:
     """One token for each of the words, and the chat markers."""
-    vocabulary = [*_MARKERS, *(_BLANK + word for word in (_UNKNOWN, *family.words))]
+    vocabulary = [*_MARKERS, *(_BLANK + word.replace(" ", _BLANK) for word in (_UNKNOWN, *family.words))]
     core = Tokenizer(models.WordLevel({token: id for id, token in enumerate(vocabulary)}, unk_token=_BLANK + _UNKNOWN))
     core.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_BLANK, prepend_scheme="always", split=True)
     decoding = [decoders.Replace(_BLANK, " "), decoders.Fuse(), decoders.Replace(Regex(r"(?:\A|(?<=\|>)) "), "")]
-    if family.lines:
-        breaks = pre_tokenizers.Split("\n", behavior="merged_with_next")
-        core.pre_tokenizer = pre_tokenizers.Sequence([breaks, core.pre_tokenizer])
+    if family.breaks is not None:
+        breaks = pre_tokenizers.Split(Regex(family.breaks), behavior="merged_with_next")
+        whole = pre_tokenizers.Metaspace(replacement=_BLANK, prepend_scheme="always", split=False)
+        core.pre_tokenizer = pre_tokenizers.Sequence([breaks, whole])
         decoding.append(decoders.Replace(" \n", "\n"))
     core.decoder = decoders.Sequence(decoding)
     core.add_special_tokens([AddedToken(marker, normalized=False, special=True) for marker in _MARKERS])

@@ -60,7 +60,7 @@ class Criterion(BaseModel):
         """
         seeds = sorted(set.intersection(*(set(of_arm) for of_arm in values)))
         if len(seeds) < _FEWEST:
-            return "not decided", f"{len(seeds)} seeds are too few for an interval; it takes {_FEWEST}"
+            return "not decided", f"too few seeds: {len(seeds)} of the {_FEWEST} that an interval takes"
         sample = [values[0][seed] - (values[1][seed] if len(values) > 1 else 0.0) for seed in seeds]
         interval = mean_interval(sample)
         text = f"{self._spell(fmean(sample))} (95% {self._spell(interval.low)} to {self._spell(interval.high)})"
