@@ -73,6 +73,5 @@ def _run(study: Study, jobs: int, minutes: float | None) -> dict[str, str]:
 def _table(findings: list[Finding]) -> Table:
     table = Table("criterion", "verdict", "numbers", box=None, pad_edge=False)
     for finding in findings:
-        name = f"{finding.part}: {finding.criterion}" if finding.part else finding.criterion
-        table.add_row(name, Text(finding.outcome, _COLOURS[finding.outcome]), finding.text)
+        table.add_row(finding.name, Text(finding.outcome, _COLOURS[finding.outcome]), finding.text)
     return table

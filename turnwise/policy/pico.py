@@ -1,4 +1,4 @@
-"""The pico models: Llamas of some 60,000 parameters, one word to a token, for studies that need hundreds of runs.
+"""The pico models: Llamas of some 60,000 parameters, a word or phrase to a token, for studies that need hundreds of runs.
 
 `pico` knows the words of `lookup/…` and nothing else, `pico-guess` those of `game/guess-number-…`. They are not shipped
 but made from a seed, in a second, and have learnt nothing. `pico` is seed 0 and `pico-7` is seed 7.
@@ -38,8 +38,8 @@ class Family:
     theta: float
     """Of the rotary positions: the longer the context, the larger, else far words cannot be found by what they say."""
     breaks: str | None = None
-    """Blanks and line breaks before which a token ends, as a regular expression, where a token is a phrase and not a
-    word; None: all blanks."""
+    """Where tokens are phrases: the blanks and line breaks at which one begins, as a regular expression. None: all
+    blanks, so that tokens are words."""
 
 
 _LOOKUP = (*"abcdefgh", "get", "answer", "error", "right", "wrong", "hops", "from", *"1234")
@@ -90,7 +90,7 @@ def _save(model: LlamaForCausalLM, folder: Path) -> None:
 
 
 def build_tokenizer(family: Family = FAMILIES["pico"]) -> PreTrainedTokenizerFast:
-    """One token for each of the words, and the chat markers."""
+    """One token for each of the family's words, and the chat markers."""
     vocabulary = [*_MARKERS, *(_BLANK + word.replace(" ", _BLANK) for word in (_UNKNOWN, *family.words))]
     core = Tokenizer(models.WordLevel({token: id for id, token in enumerate(vocabulary)}, unk_token=_BLANK + _UNKNOWN))
     core.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_BLANK, prepend_scheme="always", split=True)

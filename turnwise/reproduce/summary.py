@@ -42,11 +42,11 @@ def _lines(claim: Claim, scale: Scale, table: Table, findings: Sequence[Finding]
     yield f"{claim.text.strip()}\n"
     yield "| criterion | verdict | numbers |\n|---|---|---|"
     for finding in findings:
-        name = f"{finding.part}: {finding.criterion}" if finding.part else finding.criterion
-        yield f"| {name if finding.decides else f'*{name}*'} | {finding.outcome} | {finding.text} |"
+        name = finding.name if finding.decides else f"*{finding.name}*"
+        yield f"| {name} | {finding.outcome} | {finding.text} |"
     yield ""
     if not all(finding.decides for finding in findings):
-        yield "Criteria in italics do not decide the claim; they say what the effect is due to.\n"
+        yield "Criteria in italics do not decide the claim; they say more of the effect and what it is due to.\n"
     spoken = {criterion.metric for criterion in claim.criteria}
     metrics: list[Metric] = [metric for metric in COLUMNS if metric == "success" or metric in spoken]
     for name, block in scale.blocks.items():

@@ -27,6 +27,11 @@ class Finding:
     part: str = ""
     """Of a claim with several parts."""
 
+    @property
+    def name(self) -> str:
+        """`A: success of rebn at least 0.95`."""
+        return f"{self.part}: {self.criterion}" if self.part else self.criterion
+
 
 def judge(claim: Claim, scale: Scale, rows: Sequence[Row]) -> list[Finding]:
     """All criteria, those that decide first."""
