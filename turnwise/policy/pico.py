@@ -1,4 +1,4 @@
-"""The pico models: Llamas of some 60,000 parameters, a word or phrase to a token, for studies that need hundreds of runs.
+"""The pico models: Llamas of 60,000 parameters, a word or phrase to a token, for studies that need hundreds of runs.
 
 `pico` knows the words of `lookup/…` and nothing else, `pico-guess` those of `game/guess-number-…`. They are not shipped
 but made from a seed, in a second, and have learnt nothing. `pico` is seed 0 and `pico-7` is seed 7.
@@ -93,12 +93,12 @@ def build_tokenizer(family: Family = FAMILIES["pico"]) -> PreTrainedTokenizerFas
     """One token for each of the family's words, and the chat markers."""
     vocabulary = [*_MARKERS, *(_BLANK + word.replace(" ", _BLANK) for word in (_UNKNOWN, *family.words))]
     core = Tokenizer(models.WordLevel({token: id for id, token in enumerate(vocabulary)}, unk_token=_BLANK + _UNKNOWN))
-    core.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_BLANK, prepend_scheme="always", split=True)
+    by_word = family.breaks is None
+    core.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_BLANK, prepend_scheme="always", split=by_word)
     decoding = [decoders.Replace(_BLANK, " "), decoders.Fuse(), decoders.Replace(Regex(r"(?:\A|(?<=\|>)) "), "")]
     if family.breaks is not None:
         breaks = pre_tokenizers.Split(Regex(family.breaks), behavior="merged_with_next")
-        whole = pre_tokenizers.Metaspace(replacement=_BLANK, prepend_scheme="always", split=False)
-        core.pre_tokenizer = pre_tokenizers.Sequence([breaks, whole])
+        core.pre_tokenizer = pre_tokenizers.Sequence([breaks, core.pre_tokenizer])
         decoding.append(decoders.Replace(" \n", "\n"))
     core.decoder = decoders.Sequence(decoding)
     core.add_special_tokens([AddedToken(marker, normalized=False, special=True) for marker in _MARKERS])
