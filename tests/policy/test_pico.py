@@ -5,15 +5,17 @@ import re
 import pytest
 import torch
 
+from turnwise.envs.registry import make
 from turnwise.envs.tasks.lookup import Lookup
 from turnwise.policy.models import resolve_model
-from turnwise.policy.pico import CONTEXT, build_model, build_tokenizer, pico_seed
+from turnwise.policy.pico import FAMILIES, build_model, build_tokenizer, pico_seed
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 
 
 def test_names_carry_the_seed():
     assert [pico_seed(name) for name in ("pico", "pico-7", "pico-", "nano", "runs/pico-7")] == [0, 7, None, None, None]
+    assert [pico_seed(name) for name in ("pico-guess", "pico-guess-7", "pico-words-7")] == [0, 7, None]
 
 
 def test_equal_seeds_make_equal_weights_and_leave_the_global_generator_alone():
@@ -42,6 +44,32 @@ def test_every_word_of_the_task_is_one_token_and_comes_back():
         assert tokenizer.decode(ids) == text
 
 
+def test_every_phrase_of_guess_number_is_one_token_and_comes_back():
+    tokenizer = build_tokenizer(FAMILIES["pico-guess"])
+    env = make("game/guess-number-hard", max_turns=16)
+    opening, _ = env.reset(seed=1)
+    assert len(tokenizer.encode(opening)) == 6
+    texts, over = [opening], False
+    while not over:
+        action = env.sample_random_action()
+        assert len(tokenizer.encode(action)) == 1
+        observation, _, terminated, truncated, _ = env.step(action)
+        over = terminated or truncated
+        texts += [action] if terminated else [action, observation]
+    assert len(texts) > 8
+    assert all(len(tokenizer.encode(text)) == 4 for text in texts[2::2])
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+
+
+def test_families_are_models_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path))
+    assert resolve_model("pico-guess-5") != resolve_model("pico-5")
+    policy = TextPolicy.load("pico-guess-5")
+    assert sum(parameter.numel() for parameter in policy.model.parameters()) == 66_192
+    opening, turns, further, reply = 8, 16, 6, 3
+    assert opening + turns * reply + (turns - 1) * further <= FAMILIES["pico-guess"].context
+
+
 def test_unknown_words_read_as_a_question_mark():
     tokenizer = build_tokenizer()
     assert tokenizer.decode(tokenizer.encode("get a hippopotamus")) == "get a ?"
@@ -59,7 +87,7 @@ def test_a_conversation_grows_by_deltas_that_spell_the_template():
 
 def test_the_longest_episode_fits():
     question, turns, longest_turn, reply = 7, 5, 8, 4
-    assert question + turns * (longest_turn + reply) <= CONTEXT
+    assert question + turns * (longest_turn + reply) <= FAMILIES["pico"].context
 
 
 @pytest.mark.parametrize(

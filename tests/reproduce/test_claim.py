@@ -22,8 +22,9 @@ def test_the_shipped_claim_has_the_arms_controls_and_stress_that_it_promises():
     assert scale.seeds == 10
 
 
-def test_every_run_of_every_shipped_scale_has_a_recipe(tmp_path):
-    claim = load_claim("st-ppo")
+@pytest.mark.parametrize("paper", ["st-ppo", "gem"])
+def test_every_run_of_every_shipped_scale_has_a_recipe(tmp_path, paper):
+    claim = load_claim(paper)
     for scale in claim.scales.values():
         seen = set()
         for run in study_runs(scale):
@@ -41,6 +42,28 @@ def test_the_shipped_environment_is_sound(tmp_path):
     assert (recipe.model.name, recipe.eval.every) == ("pico-3", 0)
     assert recipe.sft is not None
     assert recipe.sft.chats == str(tmp_path / "chats.jsonl")
+
+
+def test_the_shipped_claims_of_gem_differ_in_what_they_are_about(tmp_path):
+    claim = load_claim("gem")
+    scale = claim.scale("cpu")
+    recipes = {
+        run.cell.arm: run_recipe(claim, scale, run, model="start", output=tmp_path)
+        for run in study_runs(scale)
+        if run.seed == scale.first_seed
+    }
+    rows = {arm: recipe.algorithm for arm, recipe in recipes.items()}
+    discounts = {arm: row.advantage.options["gamma"] for arm, row in rows.items()}
+    assert {arm for arm, gamma in discounts.items() if gamma == 1} == {"rebn-undiscounted"}
+    assert set(discounts.values()) == {0.9, 1.0}
+    assert rows["rebn"].override({"advantage": {"gamma": 1.0}}) == rows["rebn-undiscounted"]
+    assert rows["rebn-7-turns"].override({"normalizer": "none"}) == rows["unnormalised-7-turns"]
+    assert rows["reinforce-7-turns"].surrogate.kind == "reinforce"
+    assert {row.updates_per_rollout for row in rows.values()} == {2}
+    turns = {arm: recipe.env.kwargs["max_turns"] for arm, recipe in recipes.items()}
+    assert turns == {arm: 7 if arm.endswith("7-turns") else 16 for arm in turns}
+    assert check_env(recipes["rebn"].env.id, kwargs=recipes["rebn"].env.kwargs, seeds=2).ok
+    assert {scale.first_seed for name, scale in claim.scales.items() if name.endswith("calibration")} == {100}
 
 
 def test_equal_cells_of_two_blocks_are_one_run(tmp_path):
@@ -64,7 +87,7 @@ def test_mistakes_in_a_claim_are_named(tmp_path, before, after, message):
 
 
 def test_unknown_papers_and_scales_are_named():
-    with pytest.raises(ValueError, match="one of st-ppo"):
+    with pytest.raises(ValueError, match="one of gem, st-ppo"):
         load_claim("no-such-paper")
     with pytest.raises(ValueError, match="it has cpu, cpu-default, cpu-large"):
         load_claim("st-ppo").scale("mars")

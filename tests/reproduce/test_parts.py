@@ -1,6 +1,7 @@
 """Parts that only studies need: scales that are kept and replayed, cuts that count as losses, experts who slip."""
 
 import json
+import re
 
 import torch
 
@@ -52,3 +53,30 @@ def test_an_expert_slips_as_often_as_asked_and_failures_are_kept(tmp_path):
     assert all(
         message["role"] == ("user", "assistant")[place % 2] for chat in noisy for place, message in enumerate(chat)
     )
+
+
+def test_whole_actions_slip_in_any_environment_and_failures_are_kept(tmp_path):
+    env = EnvChoice(id="game/guess-number-hard", kwargs={"high": 50, "max_turns": 7})
+
+    def chats(share, seed=1):
+        write_slips(tmp_path / "a.jsonl", env, count=200, share=share, seed=seed, slip="action")
+        return [json.loads(line)["messages"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+
+    def halving(chat):
+        """Which of the actions are the expert's own."""
+        lowest, highest, own = 1, 50, []
+        for observation, action in zip(chat[::2], chat[1::2], strict=True):
+            said = re.search(r"is (higher|lower) than (\d+)", observation["content"])
+            if said and said[1] == "higher":
+                lowest = max(lowest, int(said[2]) + 1)
+            elif said:
+                highest = min(highest, int(said[2]) - 1)
+            own.append(action["content"] == f"\\boxed{{{(lowest + highest) // 2}}}")
+        return own
+
+    sound, noisy = chats(0.0), chats(0.5)
+    assert chats(0.5) == noisy != chats(0.5, seed=2)
+    assert all(all(halving(chat)) and len(chat) <= 2 * 6 for chat in sound)
+    own = [one for chat in noisy for one in halving(chat)]
+    assert 0.46 < sum(own) / len(own) < 0.58  # one in fifty random guesses is the middle too
+    assert sum(len(chat) == 2 * 7 for chat in noisy) > 40  # far from all find the number in time

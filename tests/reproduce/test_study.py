@@ -7,7 +7,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.reproduce.tiny import write_claim
+from tests.reproduce.tiny import write_claim, write_guess_claim
 from turnwise.cli import app
 from turnwise.evaluate.results import is_complete
 from turnwise.reproduce.claim import load_claim
@@ -157,3 +157,21 @@ def test_the_command_concludes_from_what_is_there(study):
     assert answer.exit_code == 0, answer.output
     assert "5 of 5 runs are complete" in answer.output
     assert "st-ppo beats permuted" in answer.output
+
+
+def test_a_claim_in_criteria_runs_from_its_start_to_its_verdict(tmp_path):
+    folder, output = write_guess_claim(tmp_path / "guess"), tmp_path / "output"
+    answer = CliRunner().invoke(app, ["reproduce", str(folder), "--output", str(output), "--jobs", "1"])
+    assert answer.exit_code == 0, answer.output
+    assert "2 of 2 runs are complete" in answer.output
+    assert "A: success of rebn at least 0.95" in answer.output
+    rows = {row["arm"]: row for row in json.loads((output / RESULTS).read_text())}
+    for run in Study(load_claim(str(folder)), "cpu", output).runs:
+        last = read_journal(run.folder(output) / "evals.jsonl")[-1]
+        row = rows[run.cell.arm]
+        assert (row["final_turns"], row["final_reward"]) == (last["eval/turns"], last["eval/reward"])
+        assert 1 < row["final_turns"] <= 6
+    text = (output / "verdict.md").read_text()
+    assert text.startswith("# A guessing paper: A not decided, B not decided")
+    assert "| A: success of rebn at least 0.95 | not decided | too few seeds: 1 of" in text
+    assert not (output / "rates.svg").exists()

@@ -1,4 +1,4 @@
-"""A study that takes seconds: two arms and a control of each kind, one seed, two steps."""
+"""Studies that take seconds: two arms and a control of each kind; and two arms that are held against bounds."""
 
 from pathlib import Path
 
@@ -12,6 +12,7 @@ arms:
   permuted: {settings: {algorithm: {preset: turn-ppo}}, permuted: st-ppo}
   half: {settings: {algorithm: {preset: ppo}}, epoch_share: 0.5}
 controls: [matched, permuted]
+thresholds: {}
 scales:
   cpu:
     recipe: tiny.yaml
@@ -34,6 +35,46 @@ eval: {every: 1, episodes: 8}
 guard: off
 log: {rollouts: 0}
 """
+GUESS_CLAIM = """
+paper: A guessing paper
+text: Discounted agents hurry.
+arms:
+  rebn: {settings: {algorithm: {preset: rebn}}}
+  undiscounted: {settings: {algorithm: {preset: rebn, advantage: {gamma: 1.0}}}}
+criteria:
+  - {part: A, arm: rebn, metric: success, at_least: 0.95}
+  - {part: A, arm: undiscounted, minus: rebn, metric: turns, at_least: 0.5}
+  - {part: A, arm: rebn, metric: turns, at_most: 5.3, decides: false}
+  - {part: B, arm: rebn, minus: undiscounted, metric: reward, at_least: 0.02}
+scales:
+  cpu:
+    recipe: guess.yaml
+    start: {model: "pico-guess-{seed}", slips: 0.5, slip: action}
+    seeds: 1
+    rate: 1.0e-3
+    updates: 2
+    minibatches: 1
+    blocks:
+      claims: {arms: [rebn, undiscounted]}
+"""
+GUESS_RECIPE = """
+model: pico-guess
+env: {id: game/guess-number-easy, kwargs: {high: 4, max_turns: 6}, check: false}
+sft: {demonstrations: 128, epochs: 1, batch: 16, learning_rate: 1.0e-2}
+rollout: {episodes: 8, max_turns: 6, max_tokens: 3, context: 152, engine_gib: 0.02}
+train: {steps: 1}
+eval: {every: 1, episodes: 16}
+guard: off
+log: {rollouts: 0}
+"""
+
+
+def write_guess_claim(folder: Path, claim: str = GUESS_CLAIM) -> Path:
+    """The same for the claim that is put in criteria."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "claim.yaml").write_text(claim)
+    (folder / "guess.yaml").write_text(GUESS_RECIPE)
+    return folder
 
 
 def write_claim(folder: Path, claim: str = CLAIM) -> Path:

@@ -73,5 +73,5 @@ def _run(study: Study, jobs: int, minutes: float | None) -> dict[str, str]:
 def _table(findings: list[Finding]) -> Table:
     table = Table("criterion", "verdict", "numbers", box=None, pad_edge=False)
     for finding in findings:
-        table.add_row(finding.criterion, Text(finding.outcome, _COLOURS[finding.outcome]), finding.text)
+        table.add_row(finding.name, Text(finding.outcome, _COLOURS[finding.outcome]), finding.text)
     return table

@@ -28,6 +28,9 @@ class RunResult:
     start: float
     best: float
     final: float
+    final_turns: float | None
+    """Turns of an episode at the last evaluation."""
+    final_reward: float | None
     area: float
     """Mean success over the planned training; a run that was stopped keeps its last value."""
     collapse: Collapse | None
@@ -58,6 +61,7 @@ def read_result(path: str | Path) -> RunResult:
     if not curve:
         raise ValueError(f"{folder.path} has no evaluation to compare; set eval.episodes and train again")
     successes = list(curve.values())
+    last = max((row for row in evaluations if row.get("eval/success") is not None), key=lambda row: row["step"])
     return RunResult(
         folder=str(folder.path),
         seed=folder.config["seed"],
@@ -66,6 +70,8 @@ def read_result(path: str | Path) -> RunResult:
         start=successes[0],
         best=max(successes),
         final=successes[-1],
+        final_turns=last.get("eval/turns"),
+        final_reward=last.get("eval/reward"),
         area=area_under_curve(list(curve), successes),
         collapse=find_collapse(evaluations, events),
         clip_fraction=_mean(_values(metrics, "loss/clip_fraction")),

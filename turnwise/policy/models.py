@@ -3,19 +3,19 @@
 import difflib
 from pathlib import Path
 
-from turnwise.policy.pico import pico_folder, pico_seed
+from turnwise.policy.pico import FAMILIES, pico_folder, pico_seed
 from turnwise.policy.smollm2 import SMOLLM2, smollm2_folder
 
 NANO = "nano"
-OWN = (NANO, "pico", SMOLLM2)
+OWN = (NANO, *FAMILIES, SMOLLM2)
 
 
 def resolve_model(name: str) -> str:
     """What `from_pretrained` takes: a folder for our own names; other folders and hub names pass through."""
     if name == NANO:
         return str(Path(__file__).parent / "nano" / "weights")
-    if (seed := pico_seed(name)) is not None:
-        return str(pico_folder(seed))
+    if pico_seed(name) is not None:
+        return str(pico_folder(name))
     if name == SMOLLM2:
         return str(smollm2_folder())
     _require_sensible(name)

@@ -1,7 +1,7 @@
-"""The pico model: a Llama of 58,000 parameters, one word to a token, for studies that need hundreds of runs.
+"""The pico models: Llamas of 60,000 parameters, a word or phrase to a token, for studies that need hundreds of runs.
 
-It knows the words of `lookup/…` and nothing else; it is not shipped but made from a seed, in a second, and has learnt
-nothing. `pico` is seed 0 and `pico-7` is seed 7.
+`pico` knows the words of `lookup/…` and nothing else, `pico-guess` those of `game/guess-number-…`. They are not shipped
+but made from a seed, in a second, and have learnt nothing. `pico` is seed 0 and `pico-7` is seed 7.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -20,30 +21,58 @@ from turnwise.policy.rendering_templates import NANO
 from turnwise.policy.smollm2 import cache_folder
 
 _VERSION = "1"  # part of the folder's name: raise it when the model that a seed makes changes
-_NAME = re.compile(r"pico(?:-(\d+))?")
+_NAME = re.compile(r"(pico(?:-guess)?)(?:-(\d+))?")
 _MARKERS = ("<|pad|>", "<|user|>", "<|agent|>", "<|end|>")
 _UNKNOWN = "?"
-WORDS = (*"abcdefgh", "get", "answer", "error", "right", "wrong", "hops", "from", *"1234")
-"""All that the model can say or read; any other word reads as a question mark."""
 _BLANK = "▁"  # stands before every word, so that words need no other sign between them
-CONTEXT = 96
+_HIGHEST = 50  # number that pico-guess knows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """What sets one kind of pico model apart from another."""
+
+    words: tuple[str, ...]
+    """All that the model can say or read; any other word reads as a question mark."""
+    context: int
+    theta: float
+    """Of the rotary positions: the longer the context, the larger, else far words cannot be found by what they say."""
+    breaks: str | None = None
+    """Where tokens are phrases: the blanks and line breaks at which one begins, as a regular expression. None: all
+    blanks, so that tokens are words."""
+
+
+_LOOKUP = (*"abcdefgh", "get", "answer", "error", "right", "wrong", "hops", "from", *"1234")
+_GUESS = (
+    *("Guess my number, an integer from 1 to", "Answer like this:"),
+    *("My number is higher than", "My number is lower than", "\nTurns left:"),
+    *(f"{number}." for number in range(_HIGHEST + 1)),
+    *(f"\\boxed{{{number}}}" for number in range(1, _HIGHEST + 1)),
+)
+FAMILIES = {
+    "pico": Family(words=_LOOKUP, context=96, theta=100.0),
+    "pico-guess": Family(words=_GUESS, context=160, theta=10_000.0, breaks=r" (?=\d+\.|\\boxed)|(?<=\.) |\n"),
+}
 
 
 def pico_seed(name: str) -> int | None:
-    """The seed in a model's name: 0 for `pico`, 7 for `pico-7`, None for other models."""
+    """The seed in a model's name: 0 for `pico`, 7 for `pico-7` and `pico-guess-7`, None for other models."""
     found = _NAME.fullmatch(name)
-    return None if found is None else int(found[1] or 0)
+    return None if found is None else int(found[2] or 0)
 
 
-def pico_folder(seed: int) -> Path:
-    """The model of a seed as a folder that `from_pretrained` takes, made in the cache on first use."""
-    folder = cache_folder() / f"pico-{seed}-{_VERSION}"
+def pico_folder(name: str) -> Path:
+    """The model of that name as a folder that `from_pretrained` takes, made in the cache on first use."""
+    found = _NAME.fullmatch(name)
+    assert found is not None
+    family, seed = found[1], int(found[2] or 0)
+    folder = cache_folder() / f"{family}-{seed}-{_VERSION}"
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
         try:
-            _save(build_model(seed), draft)
-            build_tokenizer().save_pretrained(draft)
+            _save(build_model(seed, FAMILIES[family]), draft)
+            build_tokenizer(FAMILIES[family]).save_pretrained(draft)
             draft.rename(folder)
         except OSError:
             if not folder.exists():  # else another process was faster, and its copy is the same
@@ -60,14 +89,18 @@ def _save(model: LlamaForCausalLM, folder: Path) -> None:
     save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token for each of the words, and the chat markers."""
-    vocabulary = [*_MARKERS, *(_BLANK + word for word in (_UNKNOWN, *WORDS))]
+def build_tokenizer(family: Family = FAMILIES["pico"]) -> PreTrainedTokenizerFast:
+    """One token for each of the family's words, and the chat markers."""
+    vocabulary = [*_MARKERS, *(_BLANK + word.replace(" ", _BLANK) for word in (_UNKNOWN, *family.words))]
     core = Tokenizer(models.WordLevel({token: id for id, token in enumerate(vocabulary)}, unk_token=_BLANK + _UNKNOWN))
-    core.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_BLANK, prepend_scheme="always", split=True)
-    core.decoder = decoders.Sequence(
-        [decoders.Replace(_BLANK, " "), decoders.Fuse(), decoders.Replace(Regex(r"(?:\A|(?<=\|>)) "), "")]
-    )
+    by_word = family.breaks is None
+    core.pre_tokenizer = pre_tokenizers.Metaspace(replacement=_BLANK, prepend_scheme="always", split=by_word)
+    decoding = [decoders.Replace(_BLANK, " "), decoders.Fuse(), decoders.Replace(Regex(r"(?:\A|(?<=\|>)) "), "")]
+    if family.breaks is not None:
+        breaks = pre_tokenizers.Split(Regex(family.breaks), behavior="merged_with_next")
+        core.pre_tokenizer = pre_tokenizers.Sequence([breaks, core.pre_tokenizer])
+        decoding.append(decoders.Replace(" \n", "\n"))
+    core.decoder = decoders.Sequence(decoding)
     core.add_special_tokens([AddedToken(marker, normalized=False, special=True) for marker in _MARKERS])
     pad, user, agent, end = _MARKERS
     return PreTrainedTokenizerFast(
@@ -81,17 +114,17 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def build_model(seed: int) -> LlamaForCausalLM:
+def build_model(seed: int, family: Family = FAMILIES["pico"]) -> LlamaForCausalLM:
     """A model with random weights that depend on the seed alone."""
     config = LlamaConfig(
-        vocab_size=len(_MARKERS) + 1 + len(WORDS),
+        vocab_size=len(_MARKERS) + 1 + len(family.words),
         hidden_size=48,
         intermediate_size=128,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=4,
-        max_position_embeddings=CONTEXT,
-        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
+        max_position_embeddings=family.context,
+        rope_parameters={"rope_type": "default", "rope_theta": family.theta},
         initializer_range=0.1,
         tie_word_embeddings=False,
         pad_token_id=_MARKERS.index("<|pad|>"),

@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from turnwise.reproduce.criteria import Criterion
+from turnwise.reproduce.demonstrations import Slip
 from turnwise.train.recipe_layers import RECIPES, join, read_layers
 
 _FILE = "claim.yaml"
@@ -57,6 +59,8 @@ class Start(_Section):
     """A model that depends on the seed, such as `pico-{seed}`; None: the recipe's."""
     slips: float | None = Field(default=None, ge=0, lt=1)
     """Imitate an expert of whose words this share is random, failures included; None: the expert as it is."""
+    slip: Slip = "word"
+    """What slips: single words, as suits `lookup/…`, or whole `action`s, as suits any environment."""
 
 
 class Thresholds(_Section):
@@ -109,19 +113,32 @@ class Claim(_Section):
     paper: str
     text: str
     arms: dict[str, ArmChoice]
-    controls: list[str]
+    controls: list[str] = []
     """Arms that the method must beat for the effect to be its own."""
-    thresholds: Thresholds = Thresholds()
+    thresholds: Thresholds | None = None
+    """Of a claim that a method holds where a baseline collapses, over learning rates."""
+    criteria: list[Criterion] = []
+    """Of any other claim: each a bound on how runs end."""
     scales: dict[str, Scale]
 
     @model_validator(mode="after")
     def _names_exist(self) -> Claim:
         named = [arm for scale in self.scales.values() for block in scale.blocks.values() for arm in block.arms]
-        named += [*self.controls, self.thresholds.baseline, self.thresholds.method]
+        named += [*self.controls, *(arm for criterion in self.criteria for arm in criterion.arms)]
+        if self.thresholds is not None:
+            named += [self.thresholds.baseline, self.thresholds.method]
         named += [choice.source for choice in self.arms.values() if choice.source is not None]
         for name in named:
             if name not in self.arms:
                 raise ValueError(f"{name!r} is none of the arms {', '.join(self.arms)}")
+        return self
+
+    @model_validator(mode="after")
+    def _something_decides(self) -> Claim:
+        if self.thresholds is None and not any(criterion.decides for criterion in self.criteria):
+            raise ValueError("nothing decides the claim; give it thresholds or criteria")
+        if self.controls and self.thresholds is None:
+            raise ValueError("controls are held against the method of the thresholds; give those, or write criteria")
         return self
 
     def scale(self, name: str) -> Scale:

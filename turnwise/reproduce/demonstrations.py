@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 from turnwise.envs.base import Env
 from turnwise.envs.registry import make
@@ -12,26 +13,29 @@ from turnwise.envs.tasks.lookup import ANSWER, GET, SYMBOLS
 from turnwise.runs.disk import write_whole
 from turnwise.train.config import EnvChoice
 
+Slip = Literal["word", "action"]
+"""What is replaced where the expert slips: a word of its action by another word of `lookup/…`, or the whole action by
+the environment's own random one."""
 _WORDS = (*SYMBOLS, GET, ANSWER)
 
 
-def write_slips(path: Path, env: EnvChoice, *, count: int, share: float, seed: int) -> None:
-    """Write `count` episodes of the expert as chats, in which a `share` of its words are random ones.
+def write_slips(path: Path, env: EnvChoice, *, count: int, share: float, seed: int, slip: Slip = "word") -> None:
+    """Write `count` episodes of the expert as chats, in which a `share` of its words or actions are random ones.
 
     Unlike what `sft` makes of an expert by itself, episodes that fail are kept: their success is the start's ceiling.
     """
     rng = Random(f"slips:{seed}")
     played = make(env.id, **env.kwargs)
-    chats = [_play(played, rng, share) for _ in range(count)]
+    chats = [_play(played, rng, share, slip) for _ in range(count)]
     write_whole(path, "".join(json.dumps({"messages": chat}) + "\n" for chat in chats).encode())
 
 
-def _play(env: Env, rng: Random, share: float) -> list[dict[str, str]]:
+def _play(env: Env, rng: Random, share: float, slip: Slip) -> list[dict[str, str]]:
     reset, over = env.reset(seed=rng.getrandbits(31)), False
     assert isinstance(reset, tuple)
     observation, messages = reset[0], list[dict[str, str]]()
     while not over:
-        action = _slip(env.oracle(), rng, share)
+        action = _act(env, rng, share, slip)
         messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": action}]
         step = env.step(action)
         assert isinstance(step, tuple)
@@ -40,5 +44,7 @@ def _play(env: Env, rng: Random, share: float) -> list[dict[str, str]]:
     return messages
 
 
-def _slip(action: str, rng: Random, share: float) -> str:
-    return " ".join(rng.choice(_WORDS) if rng.random() < share else word for word in action.split())
+def _act(env: Env, rng: Random, share: float, slip: Slip) -> str:
+    if slip == "action":
+        return env.sample_random_action() if rng.random() < share else env.oracle()
+    return " ".join(rng.choice(_WORDS) if rng.random() < share else word for word in env.oracle().split())

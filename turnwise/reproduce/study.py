@@ -56,14 +56,15 @@ class Study:
 
     def start_task(self, seed: int) -> Task | None:
         """The imitation of a seed; None when it is complete or the recipe has none."""
-        folder, recipe, slips = self._start(seed), self._start_recipe(seed), self.scale.start.slips
+        folder, recipe, start = self._start(seed), self._start_recipe(seed), self.scale.start
         # Chats with slips are the study's own: their place says only how its folder was spelled.
-        require_same_start(folder, recipe, besides=() if slips is None else ("sft.chats",))
+        require_same_start(folder, recipe, besides=() if start.slips is None else ("sft.chats",))
         if recipe.sft is None or is_complete(folder):
             return None
-        if slips is not None:
+        if start.slips is not None:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            write_slips(self._chats(seed), recipe.env, count=recipe.sft.demonstrations, share=slips, seed=seed)
+            chats, count = self._chats(seed), recipe.sft.demonstrations
+            write_slips(chats, recipe.env, count=count, share=start.slips, seed=seed, slip=start.slip)
         return _task(f"start, seed {seed}", "sft", recipe, folder)
 
     def run_task(self, run: StudyRun) -> Task:

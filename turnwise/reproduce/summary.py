@@ -7,9 +7,11 @@ from pathlib import Path
 from statistics import fmean, median
 
 from turnwise.reproduce.claim import Claim, Scale
+from turnwise.reproduce.criteria import COLUMNS, Metric
 from turnwise.reproduce.figure import Point, draw_rates
 from turnwise.reproduce.plan import Cell, block_cells
-from turnwise.reproduce.verdict import Finding, Row, Table, final_interval, judge, overall, usable_bar
+from turnwise.reproduce.table import Row, Table, final_interval
+from turnwise.reproduce.verdict import Finding, judge, overall, usable_bar
 from turnwise.runs.disk import write_whole
 
 VERDICT, FIGURE = "verdict.md", "rates.svg"
@@ -23,40 +25,52 @@ def conclude(claim: Claim, scale: Scale, rows: Sequence[Row], output: Path) -> l
     curves = {arm: points for arm in drawn if (points := _points(scale, table, arm))}
     if curves:  # intervals need two seeds
         title = f"{scale.updates} updates a rollout: success against learning rate"
-        figure = draw_rates(curves, title=title, bar=usable_bar(claim, scale, table))
+        bar = None if claim.thresholds is None else usable_bar(claim.thresholds, scale, table)
+        figure = draw_rates(curves, title=title, bar=bar)
         write_whole(output / FIGURE, figure.encode())
     return findings
 
 
+def verdict_of(findings: Sequence[Finding]) -> str:
+    """One word, or one for each part of the claim: `A pass, B not decided`."""
+    parts = dict.fromkeys(finding.part for finding in findings if finding.decides)
+    verdicts = [(part, overall([finding for finding in findings if finding.part == part])) for part in parts]
+    return ", ".join(f"{part} {outcome}".strip() for part, outcome in verdicts)
+
+
 def _lines(claim: Claim, scale: Scale, table: Table, findings: Sequence[Finding]) -> Iterator[str]:
-    yield f"# {claim.paper}: {overall(findings)}\n"
+    yield f"# {claim.paper}: {verdict_of(findings)}\n"
     yield f"{claim.text.strip()}\n"
     yield "| criterion | verdict | numbers |\n|---|---|---|"
     for finding in findings:
-        name = finding.criterion if finding.decides else f"*{finding.criterion}*"
+        name = finding.name if finding.decides else f"*{finding.name}*"
         yield f"| {name} | {finding.outcome} | {finding.text} |"
-    yield "\nCriteria in italics do not decide the claim; they say what the effect is due to.\n"
+    yield ""
+    if not all(finding.decides for finding in findings):
+        yield "Criteria in italics do not decide the claim; they say more of the effect and what it is due to.\n"
+    spoken = {criterion.metric for criterion in claim.criteria}
+    metrics: list[Metric] = [metric for metric in COLUMNS if metric == "success" or metric in spoken]
     for name, block in scale.blocks.items():
-        rows = [line for cell in block_cells(scale, block) if (line := _cell_line(table, cell))]
+        rows = [line for cell in block_cells(scale, block) if (line := _cell_line(table, cell, metrics))]
         if rows:
             yield f"## {name}\n"
-            yield _HEADER
+            yield _header(metrics)
             yield from rows
             yield ""
 
 
-_HEADER = (
-    "| arm | rate | updates | lag | n | final (95%) | area | collapsed | clip fraction | gradient p99 / median | scale "
-    "| explained variance |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
-)
+def _header(metrics: Sequence[Metric]) -> str:
+    ends = ["final (95%)" if metric == "success" else f"{metric} (95%)" for metric in metrics]
+    columns = ["arm", "rate", "updates", "lag", "n", *ends, "area", "collapsed", "clip fraction"]
+    columns += ["gradient p99 / median", "scale", "explained variance"]
+    return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
 
 
-def _cell_line(table: Table, cell: Cell) -> str:
+def _cell_line(table: Table, cell: Cell, metrics: Sequence[Metric]) -> str:
     runs = list(table.seeds(cell).values())
-    found = final_interval(table, cell)
-    if found is None:
+    ends = [found for metric in metrics if (found := final_interval(table, cell, metric))]
+    if not ends:
         return ""
-    mean, interval = found
     # Medians: where a dead run's returns no longer vary, shares of their variance have no bound.
     numbers = [_median(runs, name) for name in ("clip_fraction", "gradient_tail", "scale", "explained_variance")]
     cells = [
@@ -65,7 +79,7 @@ def _cell_line(table: Table, cell: Cell) -> str:
         str(cell.updates),
         str(cell.lag),
         str(len(runs)),
-        f"{mean:.2f} ({interval.low:.2f} to {interval.high:.2f})",
+        *(f"{mean:.2f} ({interval.low:.2f} to {interval.high:.2f})" for mean, interval in ends),
         f"{fmean(row['area'] for row in runs):.2f}",
         f"{table.collapsed(cell)}/{len(runs)}",
         *numbers,

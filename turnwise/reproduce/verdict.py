@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
-from typing import Any, Literal
 
 import numpy as np
 
-from turnwise.evaluate.statistics import Interval, mean_interval, paired_difference
-from turnwise.reproduce.claim import Claim, Scale
+from turnwise.evaluate.statistics import Interval, paired_difference
+from turnwise.reproduce.claim import Claim, Scale, Thresholds
+from turnwise.reproduce.criteria import Criterion, Outcome
 from turnwise.reproduce.plan import Cell, stress_cell, study_runs
-
-Outcome = Literal["pass", "fail", "not decided"]
-Row = Mapping[str, Any]
+from turnwise.reproduce.table import Row, Table, missing_runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,54 +24,32 @@ class Finding:
     text: str
     decides: bool = True
     """Whether the claim stands and falls with it."""
+    part: str = ""
+    """Of a claim with several parts."""
 
-
-class Table:
-    """Rows of `results.json` by cell and seed."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._cells: dict[Cell, dict[int, Row]] = {}
-        for row in rows:
-            cell = Cell(arm=row["arm"], rate=row["rate"], updates=row["updates"], lag=row["lag"])
-            self._cells.setdefault(cell, {})[row["seed"]] = row
-
-    def seeds(self, cell: Cell) -> dict[int, Row]:
-        """The cell's runs by seed."""
-        return self._cells.get(cell, {})
-
-    def finals(self, cell: Cell) -> dict[int, float]:
-        """Held-out success at the end, by seed."""
-        return {seed: row["final"] for seed, row in sorted(self.seeds(cell).items())}
-
-    def collapsed(self, cell: Cell) -> int:
-        """How many runs of the cell collapsed."""
-        return sum(row["collapse"] is not None for row in self.seeds(cell).values())
-
-    def curve(self, scale: Scale, arm: str) -> dict[float, float]:
-        """Mean success at the end by learning rate, under the stress test's number of updates."""
-        cells = [cell for cell in self._cells if (cell.arm, cell.updates, cell.lag) == (arm, scale.updates, 0)]
-        return {cell.rate: float(np.mean(list(self.finals(cell).values()))) for cell in sorted(cells)}
-
-    def arms(self, scale: Scale) -> list[str]:
-        """Arms with more than one learning rate."""
-        names = dict.fromkeys(cell.arm for cell in self._cells)
-        return [name for name in names if len(self.curve(scale, name)) > 1]
+    @property
+    def name(self) -> str:
+        """`A: success of rebn at least 0.95`."""
+        return f"{self.part}: {self.criterion}" if self.part else self.criterion
 
 
 def judge(claim: Claim, scale: Scale, rows: Sequence[Row]) -> list[Finding]:
     """All criteria, those that decide first."""
-    table = Table(rows)
-    checks: list[Callable[[Claim, Scale, Table], Finding]] = [
-        _baseline_collapses,
-        _method_holds,
-        _method_is_better,
-        _range_is_wider,
-        _costs_nothing,
-    ]
-    findings = [check(claim, scale, table) for check in checks]
-    planned = {run.cell for run in study_runs(scale)}
-    controls = [control for control in claim.controls if stress_cell(scale, control) in planned]
-    return findings + [_beats(control, claim, scale, table) for control in controls]
+    table, limits = Table(rows), claim.thresholds
+    findings = [_criterion(criterion, scale, table) for criterion in claim.criteria]
+    if limits is not None:
+        checks: list[Callable[[Thresholds, Scale, Table], Finding]] = [
+            _baseline_collapses,
+            _method_holds,
+            _method_is_better,
+            _range_is_wider,
+            _costs_nothing,
+        ]
+        findings += [check(limits, scale, table) for check in checks]
+        planned = {run.cell for run in study_runs(scale)}
+        controls = [control for control in claim.controls if stress_cell(scale, control) in planned]
+        findings += [_beats(control, limits, scale, table) for control in controls]
+    return sorted(findings, key=lambda finding: not finding.decides)
 
 
 def overall(findings: Sequence[Finding]) -> Outcome:
@@ -102,10 +78,10 @@ def usable_range(curve: Mapping[float, float], bar: float) -> Interval | None:
     return max(stretches, key=lambda stretch: stretch.high / stretch.low, default=None)
 
 
-def usable_bar(claim: Claim, scale: Scale, table: Table) -> float:
+def usable_bar(limits: Thresholds, scale: Scale, table: Table) -> float:
     """The success that makes a rate usable: one bar for all arms."""
     means = [mean for arm in table.arms(scale) for mean in table.curve(scale, arm).values()]
-    return claim.thresholds.usable * max(means, default=0.0)
+    return limits.usable * max(means, default=0.0)
 
 
 def _crossing(curve: Mapping[float, float], first: float, second: float, bar: float) -> float:
@@ -114,8 +90,17 @@ def _crossing(curve: Mapping[float, float], first: float, second: float, bar: fl
     return float(np.exp(log(first) + share * (log(second) - log(first))))
 
 
-def _baseline_collapses(claim: Claim, scale: Scale, table: Table) -> Finding:
-    limits, cell = claim.thresholds, stress_cell(scale, claim.thresholds.baseline)
+def _criterion(criterion: Criterion, scale: Scale, table: Table) -> Finding:
+    """A bound in the claim's own words; nothing is decided before every run that it reads is there."""
+    cells = [stress_cell(scale, arm) for arm in criterion.arms]
+    outcome: Outcome = "not decided"
+    if not (text := missing_runs(scale, table, cells)):
+        outcome, text = criterion.judge([table.values(cell, criterion.metric) for cell in cells])
+    return Finding(criterion=criterion.name, outcome=outcome, text=text, decides=criterion.decides, part=criterion.part)
+
+
+def _baseline_collapses(limits: Thresholds, scale: Scale, table: Table) -> Finding:
+    cell = stress_cell(scale, limits.baseline)
     died, of = table.collapsed(cell), len(table.seeds(cell))
     return Finding(
         criterion=f"{cell.arm} collapses",
@@ -125,8 +110,8 @@ def _baseline_collapses(claim: Claim, scale: Scale, table: Table) -> Finding:
     )
 
 
-def _method_holds(claim: Claim, scale: Scale, table: Table) -> Finding:
-    limits, cell = claim.thresholds, stress_cell(scale, claim.thresholds.method)
+def _method_holds(limits: Thresholds, scale: Scale, table: Table) -> Finding:
+    cell = stress_cell(scale, limits.method)
     died, of = table.collapsed(cell), len(table.seeds(cell))
     return Finding(
         criterion=f"{cell.arm} holds",
@@ -135,8 +120,7 @@ def _method_holds(claim: Claim, scale: Scale, table: Table) -> Finding:
     )
 
 
-def _method_is_better(claim: Claim, scale: Scale, table: Table) -> Finding:
-    limits = claim.thresholds
+def _method_is_better(limits: Thresholds, scale: Scale, table: Table) -> Finding:
     cells = [stress_cell(scale, arm) for arm in (limits.method, limits.baseline)]
     found = _difference(table, *cells)
     if found is None:
@@ -150,10 +134,10 @@ def _method_is_better(claim: Claim, scale: Scale, table: Table) -> Finding:
     )
 
 
-def _range_is_wider(claim: Claim, scale: Scale, table: Table) -> Finding:
-    limits, bar = claim.thresholds, usable_bar(claim, scale, table)
+def _range_is_wider(limits: Thresholds, scale: Scale, table: Table) -> Finding:
+    bar = usable_bar(limits, scale, table)
     criterion = f"{limits.method} is usable over a wider range of rates"
-    if missing := _missing(scale, table, _rate_cells(scale, (limits.method, limits.baseline))):
+    if missing := missing_runs(scale, table, _rate_cells(scale, (limits.method, limits.baseline))):
         return _undecided(criterion, missing)
     curves = {arm: table.curve(scale, arm) for arm in (limits.method, limits.baseline)}
     if min(map(len, curves.values())) < 2:
@@ -172,11 +156,10 @@ def _range_is_wider(claim: Claim, scale: Scale, table: Table) -> Finding:
     )
 
 
-def _costs_nothing(claim: Claim, scale: Scale, table: Table) -> Finding:
-    limits = claim.thresholds
+def _costs_nothing(limits: Thresholds, scale: Scale, table: Table) -> Finding:
     criterion = f"on-policy {limits.method} costs nothing"
     cells = [Cell(arm=arm, rate=scale.rate, updates=1) for arm in (limits.method, limits.baseline)]
-    if missing := _missing(scale, table, cells):
+    if missing := missing_runs(scale, table, cells):
         return _undecided(criterion, missing)
     found = _difference(table, *cells)
     if found is None:
@@ -191,12 +174,11 @@ def _costs_nothing(claim: Claim, scale: Scale, table: Table) -> Finding:
     )
 
 
-def _beats(control: str, claim: Claim, scale: Scale, table: Table) -> Finding:
+def _beats(control: str, limits: Thresholds, scale: Scale, table: Table) -> Finding:
     """Whether the effect is the method's own: a control that does as well explains it away."""
-    limits = claim.thresholds
     criterion = f"{limits.method} beats {control}"
     cells = [stress_cell(scale, arm) for arm in (limits.method, control)]
-    if missing := _missing(scale, table, cells):
+    if missing := missing_runs(scale, table, cells):
         return _undecided(criterion, missing, decides=False)
     found = _difference(table, *cells)
     if found is None:
@@ -217,15 +199,6 @@ def _difference(table: Table, first: Cell, second: Cell) -> tuple[float, Interva
     return float(np.mean(pairs[0]) - np.mean(pairs[1])), paired_difference(*pairs)
 
 
-def final_interval(table: Table, cell: Cell) -> tuple[float, Interval] | None:
-    """Mean and 95% interval of the cell's final success, which lies between 0 and 1."""
-    finals = list(table.finals(cell).values())
-    if len(finals) < 2:
-        return None
-    low, high = mean_interval(finals)
-    return float(np.mean(finals)), Interval(max(low, 0.0), min(high, 1.0))
-
-
 def _whole(scale: Scale, seeds: int, holds: bool) -> Outcome:
     """Nothing is decided before every seed has run."""
     return "not decided" if seeds < scale.seeds else "pass" if holds else "fail"
@@ -235,15 +208,6 @@ def _rate_cells(scale: Scale, arms: Collection[str]) -> set[Cell]:
     """Planned cells of these arms that differ in nothing but the learning rate."""
     cells = {run.cell for run in study_runs(scale) if run.cell.arm in arms}
     return {cell for cell in cells if (cell.updates, cell.lag) == (scale.updates, 0)}
-
-
-def _missing(scale: Scale, table: Table, cells: Collection[Cell]) -> str:
-    """How many planned runs of these cells are not there yet, in words; empty when all are."""
-    planned = [run for run in study_runs(scale) if run.cell in cells]
-    if not planned:
-        return "this scale has no such runs"
-    missing = sum(run.seed not in table.seeds(run.cell) for run in planned)
-    return f"{missing} of {len(planned)} runs are missing" if missing else ""
 
 
 def _undecided(criterion: str, why: str, *, decides: bool = True) -> Finding:

@@ -1,0 +1,71 @@
+"""A study's rows by cell and seed, and what every criterion asks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from turnwise.evaluate.statistics import Interval, mean_interval
+from turnwise.reproduce.claim import Scale
+from turnwise.reproduce.criteria import COLUMNS, Metric
+from turnwise.reproduce.plan import Cell, study_runs
+
+Row = Mapping[str, Any]
+
+
+class Table:
+    """Rows of `results.json` by cell and seed."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._cells: dict[Cell, dict[int, Row]] = {}
+        for row in rows:
+            cell = Cell(arm=row["arm"], rate=row["rate"], updates=row["updates"], lag=row["lag"])
+            self._cells.setdefault(cell, {})[row["seed"]] = row
+
+    def seeds(self, cell: Cell) -> dict[int, Row]:
+        """The cell's runs by seed."""
+        return self._cells.get(cell, {})
+
+    def finals(self, cell: Cell) -> dict[int, float]:
+        """Held-out success at the end, by seed."""
+        return self.values(cell, "success")
+
+    def values(self, cell: Cell, metric: Metric) -> dict[int, float]:
+        """A metric of the last held-out evaluation, by seed."""
+        return {seed: row[COLUMNS[metric]] for seed, row in sorted(self.seeds(cell).items())}
+
+    def collapsed(self, cell: Cell) -> int:
+        """How many runs of the cell collapsed."""
+        return sum(row["collapse"] is not None for row in self.seeds(cell).values())
+
+    def curve(self, scale: Scale, arm: str) -> dict[float, float]:
+        """Mean success at the end by learning rate, under the stress test's number of updates."""
+        cells = [cell for cell in self._cells if (cell.arm, cell.updates, cell.lag) == (arm, scale.updates, 0)]
+        return {cell.rate: float(np.mean(list(self.finals(cell).values()))) for cell in sorted(cells)}
+
+    def arms(self, scale: Scale) -> list[str]:
+        """Arms with more than one learning rate."""
+        names = dict.fromkeys(cell.arm for cell in self._cells)
+        return [name for name in names if len(self.curve(scale, name)) > 1]
+
+
+def final_interval(table: Table, cell: Cell, metric: Metric = "success") -> tuple[float, Interval] | None:
+    """Mean and 95% interval of how the cell's runs end; success lies between 0 and 1."""
+    finals = list(table.values(cell, metric).values())
+    if len(finals) < 2:
+        return None
+    low, high = mean_interval(finals)
+    if metric == "success":
+        low, high = max(low, 0.0), min(high, 1.0)
+    return float(np.mean(finals)), Interval(low, high)
+
+
+def missing_runs(scale: Scale, table: Table, cells: Collection[Cell]) -> str:
+    """How many planned runs of these cells are not there yet, in words; empty when all are."""
+    planned = [run for run in study_runs(scale) if run.cell in cells]
+    if not planned:
+        return "this scale has no such runs"
+    missing = sum(run.seed not in table.seeds(run.cell) for run in planned)
+    return f"{missing} of {len(planned)} runs are missing" if missing else ""
