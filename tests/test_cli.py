@@ -208,10 +208,16 @@ def test_play_ends_cleanly_on_control_c():
 def test_algorithms_lists_every_preset_and_what_it_needs():
     header, *rows, _ = turnwise("algorithms").stdout.splitlines()
     assert [line.split()[0] for line in rows] == list(PRESETS)
-    cells = {line.split()[0]: line for line in rows}
+    cells = {line.split()[0]: line.split() for line in rows}
     assert header.split()[:3] == ["name", "critic", "ratio"]
-    assert cells["st-ppo"].split()[1:6] == ["token", "turn", "clip-bias", "4", "1"]
-    assert cells["grpo"].split()[1:4] == ["token", "1", "8"]  # no critic: its cell is empty
+    assert cells["st-ppo"][1:6] == ["token", "turn", "clip-bias", "4", "1"]
+    assert cells["grpo"][1:4] == ["token", "1", "8"]  # no critic: its cell is empty
+
+
+def test_algorithms_fits_a_narrow_terminal():
+    lines = CliRunner().invoke(app, ["algorithms"], env={"COLUMNS": "88"}).output.splitlines()
+    assert len(lines) == 2 * (1 + len(PRESETS)) + 2
+    assert [line.split()[0] for line in lines[1 : len(PRESETS) + 1]] == list(PRESETS)
 
 
 def test_explain_prints_the_row_with_the_changes_made_on_the_command_line():

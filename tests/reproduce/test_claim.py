@@ -4,8 +4,10 @@ import pytest
 
 from tests.reproduce.tiny import CLAIM, write_claim
 from turnwise.envs.check import check_env
+from turnwise.reproduce.adaptation import adapted
 from turnwise.reproduce.claim import load_claim
 from turnwise.reproduce.plan import Cell, StudyRun, run_recipe, source_run, start_recipe, study_runs
+from turnwise.reproduce.study import Study
 
 
 def test_the_shipped_claim_has_the_arms_controls_and_stress_that_it_promises():
@@ -101,15 +103,54 @@ def test_updates_that_are_no_whole_passes_are_refused(tmp_path):
 
 
 def test_a_user_runs_the_study_on_a_task_of_their_own(tmp_path):
-    claim = load_claim("st-ppo")
-    own = claim.scale("gpu-qa").adapted({"env": {"kwargs": {"questions": "q.jsonl", "top_k": 5}}, "device": "cpu"})
+    claim, settings = load_claim("st-ppo"), {"env": {"kwargs": {"questions": "q.jsonl", "top_k": 5}}, "device": "cpu"}
+    own = adapted(claim, claim.scale("gpu-qa"), settings)
     recipe = run_recipe(claim, own, study_runs(own)[0], model="start", output=tmp_path)
     assert (recipe.env.id, recipe.device) == ("search/qa", "cpu")
     assert recipe.env.kwargs["questions"] == "q.jsonl"
     assert (recipe.env.kwargs["top_k"], recipe.env.kwargs["max_searches"]) == (5, 3)
 
 
-@pytest.mark.parametrize("settings", [{"train": {"learning_rate": 1e-4}}, {"algorithm": "grpo"}, {"seed": 3}])
-def test_what_the_study_varies_is_not_for_the_user_to_set(settings):
-    with pytest.raises(ValueError, match="is what the study varies"):
-        load_claim("st-ppo").scale("cpu").adapted(settings)
+@pytest.mark.parametrize(
+    ("paper", "settings", "message"),
+    [
+        (
+            "st-ppo",
+            {"train": {"learning_rate": 1e-4}},
+            "train.learning_rate cannot be set: it is what",
+        ),
+        ("st-ppo", {"train": {"grad_clip": 1.0}}, "train.grad_clip cannot be set: the arm ppo-tight-clip has its own"),
+        ("st-ppo", {"algorithm": "grpo"}, "algorithm.preset cannot be set: it is what the study varies"),
+        ("st-ppo", {"seed": 3}, "seed cannot be set"),
+        ("st-ppo", {"model": "nano"}, "model.name cannot be set: this scale makes its models from seeds"),
+        (
+            "st-ppo",
+            {"env": "search/geo-1hop"},
+            "env.id cannot be set: this scale's expert slips in the words",
+        ),
+        ("st-ppo", {"sft": {"chats": "mine.jsonl"}}, "sft.chats cannot be set"),
+        ("gem", {"env": {"kwargs": {"high": 20}}}, "env.kwargs cannot be set: the arm rebn-7-turns has its own"),
+    ],
+)
+def test_what_the_study_sets_itself_is_not_for_the_user_to_set(paper, settings, message):
+    claim = load_claim(paper)
+    with pytest.raises(ValueError, match=message):
+        adapted(claim, claim.scale("cpu"), settings)
+
+
+def test_a_folder_holds_one_study(tmp_path):
+    claim = load_claim("st-ppo")
+    Study(claim, "cpu", tmp_path, {"train": {"steps": 60}})
+    Study(claim, "cpu", tmp_path, {"train": {"steps": 60}})
+    for other in ({}, {"train": {"steps": 30}}):
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        with pytest.raises(ValueError, match="holds a study with other settings"):
+            Study(claim, "cpu", tmp_path, other)
+
+
+def test_a_control_without_the_run_that_it_needs_is_refused(tmp_path):
+    claim = load_claim(
+        str(write_claim(tmp_path, CLAIM.replace("[matched, permuted, st-ppo, half]", "[matched, half]")))
+    )
+    with pytest.raises(ValueError, match=r"takes over the scales of st-ppo .* which is in no block of cpu"):
+        Study(claim, "cpu", tmp_path / "output")

@@ -131,3 +131,11 @@ def test_a_scale_without_on_policy_runs_or_a_control_does_not_speak_of_missing_r
     assert not [finding for finding in findings if "beats" in finding.criterion]
     costs = next(finding for finding in findings if "costs nothing" in finding.criterion)
     assert (costs.outcome, costs.text) == ("not decided", "this scale has no such runs")
+
+
+def test_a_range_cannot_be_wider_than_none(claim):
+    rows = [row for row in good_rows() if row["arm"] != "ppo" or row["rate"] != 1e-3]
+    rows += runs("ppo", [0.1, 0.1, 0.1, 0.1], rate=1e-3)
+    findings = {finding.criterion: finding for finding in judge(claim, claim.scale("cpu"), rows)}
+    wider = findings["st-ppo is usable over a wider range of rates"]
+    assert (wider.outcome, "ppo reaches a mean of" in wider.text) == ("not decided", True)

@@ -71,16 +71,31 @@ def algorithms() -> None:
     """List the algorithms there are, and what each needs."""
     from turnwise.algorithm import PRESETS, preset
 
-    columns = ("name", "critic", "ratio per", "step scaled by", "updates", "tries", "what it is")
-    table = Table(*columns, box=None, pad_edge=False)
-    for name, (summary, _) in PRESETS.items():
-        row = preset(name)
-        scale = "" if row.scale.kind == "none" else row.scale.kind
-        updates, tries = str(row.updates_per_rollout), str(row.sampling.options.get("size", 1))
-        level = row.critic.level if row.needs_critic else ""
-        table.add_row(name, level, row.ratio.kind, scale, updates, tries, Text(summary))
-    console().print(table)
-    typer.echo("updates: optimiser steps on one rollout; tries: episodes of the same task. More: turnwise explain NAME")
+    needs = {name: _needs(preset(name)) for name in PRESETS}
+    out = console()
+    if out.width >= _WIDE:
+        table = Table("name", *_NEEDS, "what it is", box=None, pad_edge=False)
+        for name, (summary, _) in PRESETS.items():
+            table.add_row(name, *needs[name], Text(summary))
+        out.print(table)
+    else:
+        names, table = (Table("name", *columns, box=None, pad_edge=False) for columns in (["what it is"], _NEEDS))
+        for name, (summary, _) in PRESETS.items():
+            names.add_row(name, Text(summary))
+            table.add_row(name, *needs[name])
+        out.print(names, Text(), table, sep="\n")
+    typer.echo("updates: optimiser steps on one rollout; tries: episodes of one task. More: turnwise explain NAME")
+
+
+_NEEDS = ("critic", "ratio", "scale", "updates", "tries")
+_WIDE = 130
+
+
+def _needs(row: Algorithm) -> list[str]:
+    """What helps to choose: the level of critic and ratio, what scales steps, how off-policy it is, and its groups."""
+    level, scale = ("" if kind == "none" else kind for kind in (row.critic.level, row.scale.kind))
+    tries = row.sampling.options.get("size", 1)
+    return [level, row.ratio.kind, scale, str(row.updates_per_rollout), str(tries)]
 
 
 def explain_command(

@@ -23,13 +23,15 @@ def reproduce(
     paper: Annotated[str, typer.Argument(help="A folder of recipes/ with a claim.yaml, such as st-ppo, or a path.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="The same study on your own task: env=search/geo-1hop"),
+        typer.Argument(metavar="[KEY=VALUE]...", help="The study on your own task: --scale gpu env=search/geo-1hop"),
     ] = None,
     scale: Annotated[str, typer.Option(help="One of the claim's scales, such as cpu or gpu.")] = "cpu",
     quick: Annotated[
         bool, typer.Option("--quick", help="Few seeds and rates: a first look, no verdict to cite.")
     ] = False,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once; by default one per core.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at once; by default one per core, or one on a GPU.")
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option(min=0, help="Begin no run after so long; call again for the rest.")
     ] = None,
@@ -51,7 +53,7 @@ def reproduce(
         faults: dict[str, str] = {}
         if not verdict:
             typer.echo(f"{len(study.runs)} runs in {folder}")
-            at_once = jobs or (len(os.sched_getaffinity(0)) if scale == "cpu" else 1)
+            at_once = jobs or (len(os.sched_getaffinity(0)) if study.device == "cpu" else 1)
             faults = _run(study, at_once, minutes)
         rows = study.write_results()
         findings = conclude(claim, study.scale, rows, folder)

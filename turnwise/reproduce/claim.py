@@ -11,10 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from turnwise.reproduce.criteria import Criterion
 from turnwise.reproduce.demonstrations import Slip
-from turnwise.train.recipe_layers import RECIPES, join, read_layers
+from turnwise.train.recipe_layers import RECIPES
 
 _FILE = "claim.yaml"
-_VARIED = frozenset({"algorithm", "seed", "train.learning_rate"})
 
 
 class _Section(BaseModel):
@@ -97,13 +96,6 @@ class Scale(_Section):
     """On top of the recipe, for every run."""
     blocks: dict[str, Cells]
     """By name, in the order of their weight: what comes first is run first."""
-
-    def adapted(self, settings: Mapping[str, Any]) -> Scale:
-        """The scale with a user's own settings on top, such as another environment."""
-        if said := sorted(_VARIED & {*settings, *(f"train.{name}" for name in settings.get("train", {}))}):
-            raise ValueError(f"{said[0]} is what the study varies; change it in a claim.yaml of your own")
-        layers = [*read_layers(None, self.settings), *read_layers(None, settings)]
-        return self.model_copy(update={"settings": join(layers)})
 
 
 class Claim(_Section):

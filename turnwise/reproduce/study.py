@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from turnwise.evaluate.results import is_complete, read_result
 from turnwise.evaluate.study import require_same_start
+from turnwise.reproduce.adaptation import adapted, require_same_study
 from turnwise.reproduce.claim import Claim
 from turnwise.reproduce.demonstrations import write_slips
 from turnwise.reproduce.plan import StudyRun, run_recipe, source_run, start_recipe, study_runs
@@ -21,6 +22,7 @@ from turnwise.runs.disk import write_whole
 from turnwise.runs.journal import read_journal
 from turnwise.train.config import Recipe
 from turnwise.train.recipes import differences, dump_recipe, load_recipe
+from turnwise.train.setup import choose_device
 
 RESULTS = "results.json"
 Report = Callable[[str], None]
@@ -30,8 +32,13 @@ class Study:
     """A claim at one scale in one folder: `Study(claim, "cpu", Path("runs/st-ppo")).run(jobs=2, report=print)`."""
 
     def __init__(self, claim: Claim, scale: str, output: Path, settings: Mapping[str, Any] | None = None) -> None:
-        self.claim, self.scale, self.output = claim, claim.scale(scale).adapted(settings or {}), output
+        self.claim, self.scale, self.output = claim, adapted(claim, claim.scale(scale), settings or {}), output
+        require_same_study(output, settings or {})
         self.runs = study_runs(self.scale)
+        planned = set(self.runs)
+        for run in self.runs:
+            if (source := source_run(claim, run)) and source not in planned:
+                raise ValueError(f"{run.name} takes over the scales of {source.name}, which is in no block of {scale}")
 
     def run(self, *, jobs: int, report: Report, minutes: float | None = None) -> dict[str, str]:
         """Run what is missing; returns what went wrong. After so many minutes no run is begun any more."""
@@ -41,6 +48,11 @@ class Study:
             return {}
         report(f"{len(queue)} runs to do, {jobs} at once")
         return run_tasks(queue, jobs=jobs, report=report, deadline=deadline)
+
+    @property
+    def device(self) -> str:
+        """Where its runs compute."""
+        return choose_device(self._start_recipe(self.runs[0].seed))
 
     def results(self) -> list[dict[str, Any]]:
         """The complete runs as rows: cell, seed, numbers and the curve of held-out success."""
@@ -75,13 +87,18 @@ class Study:
     def can_begin(self, run: StudyRun) -> bool:
         """Whether what the run needs is there."""
         source = source_run(self.claim, run)
-        return self._has_start(run.seed) and (source is None or is_complete(source.folder(self.output)))
+        return self._has_start(run.seed) and (source is None or self._has_scales(source.folder(self.output)))
 
     def _start(self, seed: int) -> Path:
         return self.output / "start" / f"seed-{seed}"
 
     def _has_start(self, seed: int) -> bool:
         return is_complete(self._start(seed)) or self._start_recipe(seed).sft is None
+
+    def _has_scales(self, folder: Path) -> bool:
+        """Whether a run is complete and its scales, where it records them, are beside its journals."""
+        # A process still has a moment's work with a run after the journals say that it has ended.
+        return is_complete(folder) and not (folder / "checkpoints").exists()
 
     def _model(self, seed: int) -> str:
         """The folder of the seed's start, or the recipe's own model where nothing is imitated."""
@@ -126,6 +143,9 @@ class StudyQueue:
 
     def __len__(self) -> int:
         return len(self._starts) + len(self._runs)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*(task.name for task in self._starts), *(run.name for run in self._runs)])
 
 
 def _task(name: str, stage: Any, recipe: Recipe, folder: Path) -> Task:

@@ -65,7 +65,7 @@ def final_interval(table: Table, cell: Cell, metric: Metric = "success") -> tupl
 def missing_runs(scale: Scale, table: Table, cells: Collection[Cell]) -> str:
     """How many planned runs of these cells are not there yet, in words; empty when all are."""
     planned = [run for run in study_runs(scale) if run.cell in cells]
-    if not planned:
+    if {run.cell for run in planned} != set(cells):
         return "this scale has no such runs"
     missing = sum(run.seed not in table.seeds(run.cell) for run in planned)
     return f"{missing} of {len(planned)} runs are missing" if missing else ""

@@ -143,6 +143,8 @@ def _range_is_wider(limits: Thresholds, scale: Scale, table: Table) -> Finding:
     if min(map(len, curves.values())) < 2:
         return _undecided(criterion, "too few rates")
     ranges = {arm: usable_range(curve, bar) for arm, curve in curves.items()}
+    if ranges[limits.baseline] is None:
+        return _undecided(criterion, f"{limits.baseline} reaches a mean of {bar:.2f} at no rate of the study")
     widths = {arm: 1.0 if found is None else found.high / found.low for arm, found in ranges.items()}
     text = "; ".join(
         f"{arm} {'nowhere' if found is None else f'{found.low:.2g} to {found.high:.2g}'}, a factor of {widths[arm]:.1f}"

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -42,6 +42,10 @@ class TaskQueue(Protocol):
 
     def __len__(self) -> int: ...
 
+    def __iter__(self) -> Iterator[str]:
+        """The names of those that still wait."""
+        ...
+
 
 def run_tasks(
     queue: TaskQueue, *, jobs: int, report: Callable[[str], None], deadline: float | None = None
@@ -50,29 +54,27 @@ def run_tasks(
     os.environ.update(ONE_THREAD)  # the processes inherit it
     running, faults = dict[Future[str], Task](), dict[str, str]()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=_RUNS_PER_PROCESS) as pool:
-        while True:
-            while len(running) < jobs and not _is_past(deadline) and (task := queue.take()):
-                running[pool.submit(perform, task)] = task
-            if not running:
-                break
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                task = running.pop(future)
-                if fault := _fault_of(future):
-                    faults[task.name] = fault
-                report(f"{task.name}: {fault or 'complete'} ({len(queue) + len(running)} to go)")
-    if len(queue):
-        report(f"{'the time is up' if _is_past(deadline) else 'what they need is missing'}; {len(queue)} runs are left")
-    return faults
-
-
-def _fault_of(future: Future[str]) -> str:
     try:
-        return future.result()
+        with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=_RUNS_PER_PROCESS) as pool:
+            while True:
+                while len(running) < jobs and not _is_past(deadline) and (task := queue.take()):
+                    running[pool.submit(perform, task)] = task
+                if not running:
+                    break
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    task = running.pop(future)
+                    if fault := future.result():
+                        faults[task.name] = fault
+                    report(f"{task.name}: {fault or 'complete'} ({len(queue) + len(running)} to go)")
     except BrokenProcessPool as error:
         raise ValueError(
             "a process of the study was killed, most likely for its memory; call again, with fewer --jobs"
         ) from error
+    if len(queue) and _is_past(deadline):
+        report(f"the time is up; {len(queue)} runs are left")
+    elif len(queue):
+        faults |= dict.fromkeys(queue, "what it starts from failed, or was interrupted")
+    return faults
 
 
 def _is_past(deadline: float | None) -> bool:
@@ -125,11 +127,9 @@ def _free_gpu() -> None:
 def keep_numbers_only(folder: Path) -> None:
     """Hundreds of models are of no use to anyone; the scales that a control replays are. Safe to call twice."""
     latest, factors = Checkpoints(folder / "checkpoints").latest(), folder / FACTORS
-    if latest is None:
-        return
     # Where a removal was cut, the newest checkpoint may be an older one: what is written already stays.
-    if not factors.exists():
+    if latest is not None and not factors.exists():
         scale = json.loads((latest / "resume" / "state.json").read_text())["learner"]["scale"]
         if scale is not None and "factors" in scale:
             write_whole(factors, json.dumps(scale["factors"]).encode())
-    shutil.rmtree(folder / "checkpoints")
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
