@@ -47,13 +47,17 @@ def test_every_word_of_the_task_is_one_token_and_comes_back():
 def test_every_phrase_of_guess_number_is_one_token_and_comes_back():
     tokenizer = build_tokenizer(FAMILIES["pico-guess"])
     env = make("game/guess-number-hard", max_turns=16)
-    opening, _ = env.reset(seed=1)
+    reset = env.reset(seed=1)
+    assert isinstance(reset, tuple)
+    opening = reset[0]
     assert len(tokenizer.encode(opening)) == 6
     texts, over = [opening], False
     while not over:
         action = env.sample_random_action()
         assert len(tokenizer.encode(action)) == 1
-        observation, _, terminated, truncated, _ = env.step(action)
+        step = env.step(action)
+        assert isinstance(step, tuple)
+        observation, _, terminated, truncated, _ = step
         over = terminated or truncated
         texts += [action] if terminated else [action, observation]
     assert len(texts) > 8
