@@ -18,8 +18,8 @@ from turnwise.train.config import ModelChoice, Recipe
 from turnwise.train.recipe_checks import check_keys, check_together, explain_mistakes
 from turnwise.train.recipe_layers import Layer, join, read_layers
 
-DEFAULT_ALGORITHM = "st-ppo"
-"""What trains when nobody says what should."""
+DEFAULT_ALGORITHM = "turn-ppo-drift"
+"""What trains when nobody says what should: the row that held in most of our runs (docs/stability.md)."""
 
 _ABSENT = "absent"
 
