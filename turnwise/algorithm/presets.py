@@ -175,8 +175,8 @@ our pilot found that form near-inert or harmful. In the same pilot a lower learn
 claim to hold us to is robustness to the learning rate, not the clipping bias as such.""",
     "turn-ppo-drift": """\
 Ours, and the default (docs/stability.md): where st-ppo shrinks steps by what the clip hides, this row looks at the KL
-from the sampler itself. Found by search, confirmed on ten other seeds of a small task, where it also ended above runs at
-its own mean rate, and on SmolLM2 with three. On-policy it is turn-ppo.""",
+from the sampler itself. Found by search, confirmed on ten other seeds of a small task, where it ended higher than
+st-ppo over five rates, and on SmolLM2 with three seeds. On-policy it is turn-ppo.""",
     "so-grpo": "Advantage and constants are inferred; only the turn ratio and the scale are published.",
 }
 """What is established about a row and what is our reading; `turnwise explain` prints it."""
