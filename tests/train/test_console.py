@@ -69,7 +69,7 @@ def test_quiet_says_only_start_evaluations_incidents_and_end(tmp_path):
     run_twelve_steps(screen, tmp_path / "run")
     before_curve = screen.lines[: screen.lines.index("success")]
     assert before_curve == [
-        "st-ppo on search/geo-2hop · model nano · 12 steps of 128 episodes",
+        "turn-ppo-drift on search/geo-2hop · model nano · 12 steps of 128 episodes",
         f"run folder {tmp_path / 'run'} · seed 0",
         "note: the critic is new",
         "held-out at step 0: success 0.400 [0.350, 0.450], turns 3.000, 256 episodes",

@@ -37,8 +37,8 @@ def changed(*settings: str, source: Path | None = None) -> Recipe:
     return load_recipe(source, parse_settings(list(settings)))
 
 
-def test_nothing_said_is_the_defaults_with_st_ppo_and_the_rates_of_nano() -> None:
-    usual = Recipe(algorithm=preset("st-ppo"))
+def test_nothing_said_is_the_defaults_with_turn_ppo_drift_and_the_rates_of_nano() -> None:
+    usual = Recipe(algorithm=preset("turn-ppo-drift"))
     rates = usual.train.model_copy(update={"learning_rate": 3e-4, "critic_learning_rate": 1e-3})
     assert load_recipe(None) == usual.model_copy(update={"train": rates})
 
