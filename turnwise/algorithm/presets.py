@@ -45,7 +45,7 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
         {**_PPO, "ratio": "turn", "scale": "clip-bias"},
     ),
     "turn-ppo-drift": (
-        "Turn-level ratio plus steps scaled by the drift from the sampler (ours)",
+        "Turn-level ratio plus steps scaled by the drift from the sampler",
         {**_PPO, "ratio": "turn", "scale": "drift"},
     ),
     "grpo": ("Group-relative advantages, no critic", {**_GRPO, "regularizers": [{"kind": "kl", "coef": 0.001}]}),

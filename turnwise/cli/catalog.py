@@ -70,21 +70,26 @@ def play(
 def algorithms() -> None:
     """List the algorithms there are, and what each needs."""
     from turnwise.algorithm import PRESETS, preset
+    from turnwise.train.recipes import DEFAULT_ALGORITHM
 
     needs = {name: _needs(preset(name)) for name in PRESETS}
+    about = {name: f"{text}{' (default)' * (name == DEFAULT_ALGORITHM)}" for name, (text, _) in PRESETS.items()}
     out = console()
     if out.width >= _WIDE:
         table = Table("name", *_NEEDS, "what it is", box=None, pad_edge=False)
-        for name, (summary, _) in PRESETS.items():
+        for name, summary in about.items():
             table.add_row(name, *needs[name], Text(summary))
         out.print(table)
     else:
         names, table = (Table("name", *columns, box=None, pad_edge=False) for columns in (["what it is"], _NEEDS))
-        for name, (summary, _) in PRESETS.items():
+        for name, summary in about.items():
             names.add_row(name, Text(summary))
             table.add_row(name, *needs[name])
         out.print(names, Text(), table, sep="\n")
-    typer.echo("updates: optimiser steps on one rollout; tries: episodes of one task. More: turnwise explain NAME")
+    typer.echo(
+        "ratio: per what policies are compared; scale: what shrinks a step; updates: optimiser steps on one rollout;\n"
+        "tries: episodes of one task; [I]: inferred. More: turnwise explain NAME; which to take: docs/stability.md"
+    )
 
 
 _NEEDS = ("critic", "ratio", "scale", "updates", "tries")

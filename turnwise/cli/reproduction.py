@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,6 +50,8 @@ def reproduce(
 
         claim = load_claim(paper)
         name = f"{scale}-quick" if quick else scale
+        if quick and name not in claim.scales:
+            raise ValueError(f"scale {scale} of {paper} has no quick version; leave --quick out, or take --scale cpu")
         folder = output or Path("runs") / f"{Path(paper).name}-{name}"
         study = Study(claim, name, folder, parse_settings(settings))
         faults: dict[str, str] = {}
@@ -55,21 +59,34 @@ def reproduce(
             typer.echo(f"{len(study.runs)} runs in {folder}")
             at_once = jobs or (len(os.sched_getaffinity(0)) if study.device == "cpu" else 1)
             faults = _run(study, at_once, minutes)
+        elif not (folder / "runs").is_dir():
+            raise ValueError(f"there are no runs in {folder} to conclude from; leave --verdict out to make them")
         rows = study.write_results()
         findings = conclude(claim, study.scale, rows, folder)
     for run, fault in faults.items():
         typer.echo(f"failed: {run}: {fault}", err=True)
     console().print(_table(findings))
     typer.echo(f"{len(rows)} of {len(study.runs)} runs are complete; {RESULTS} and {VERDICT} are in {folder}")
+    if quick:
+        typer.echo("A first look on few seeds: nothing to cite.")
     raise typer.Exit(1 if faults else 0)
 
 
 def _run(study: Study, jobs: int, minutes: float | None) -> dict[str, str]:
+    signal.signal(signal.SIGTERM, _stop_all)
     try:
         return study.run(jobs=jobs, report=typer.echo, minutes=minutes)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
+
+
+def _stop_all(*_: object) -> None:
+    """A SIGTERM is a Ctrl-C, which the processes of a study do not hear of by themselves."""
+    for child in multiprocessing.active_children():
+        if child.pid is not None:
+            os.kill(child.pid, signal.SIGINT)
+    raise KeyboardInterrupt
 
 
 def _table(findings: list[Finding]) -> Table:

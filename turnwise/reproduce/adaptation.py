@@ -18,8 +18,10 @@ def adapted(claim: Claim, scale: Scale, settings: Mapping[str, Any]) -> Scale:
     """The scale with the settings on top, such as another environment; ValueError for what is not the user's to set."""
     own = join(read_layers(None, settings))
     for key in _keys(own):
-        if reason := _refused(claim, scale).get(key) or _refused(claim, scale).get(key.partition(".")[0]):
-            raise ValueError(f"{key} cannot be set: {reason}; take another --scale, or write a claim.yaml of your own")
+        if reason := _reason(key, claim, scale):
+            others = [name for name, other in claim.scales.items() if not _reason(key, claim, other)]
+            fix = f"--scale {' or '.join(others)} would take it" if others else "write a claim.yaml of your own"
+            raise ValueError(f"{key} cannot be set: {reason}; {fix}")
     return scale.model_copy(update={"settings": join([*read_layers(None, scale.settings), *read_layers(None, own)])})
 
 
@@ -30,6 +32,12 @@ def _keys(settings: Mapping[str, Any]) -> list[str]:
         for section, inner in settings.items()
         for name in (inner if isinstance(inner, Mapping) and inner else [""])
     ]
+
+
+def _reason(key: str, claim: Claim, scale: Scale) -> str | None:
+    """Why a key is not the user's to set; None when it is."""
+    refused = _refused(claim, scale)
+    return refused.get(key) or refused.get(key.partition(".")[0])
 
 
 def _refused(claim: Claim, scale: Scale) -> dict[str, str]:
@@ -50,11 +58,15 @@ def _refused(claim: Claim, scale: Scale) -> dict[str, str]:
 
 
 def require_same_study(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Note a study's settings in its folder; ValueError when what is there was run with others."""
-    file, text = folder / _SETTINGS, json.dumps(settings, sort_keys=True)
-    there = file.read_text() if file.is_file() else "{}" if (folder / "runs").is_dir() else text
-    if there != text:
-        raise ValueError(f"{folder} holds a study with other settings ({there}); choose another --output")
-    if settings:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_whole(file, text.encode())
+    """ValueError when what is in the folder was run with other settings."""
+    file = folder / _SETTINGS
+    there = json.loads(file.read_text()) if file.is_file() else {} if (folder / "runs").is_dir() else settings
+    if there != settings:
+        were, are = (json.dumps(said) if said else "none" for said in (there, settings))
+        raise ValueError(f"{folder} holds a study with other settings ({were}, now {are}); choose another --output")
+
+
+def note_settings(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write down what a study is run with, when it begins."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / _SETTINGS, json.dumps(settings).encode())

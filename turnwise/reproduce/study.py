@@ -12,7 +12,7 @@ from typing import Any
 
 from turnwise.evaluate.results import is_complete, read_result
 from turnwise.evaluate.study import require_same_start
-from turnwise.reproduce.adaptation import adapted, require_same_study
+from turnwise.reproduce.adaptation import adapted, note_settings, require_same_study
 from turnwise.reproduce.claim import Claim
 from turnwise.reproduce.demonstrations import write_slips
 from turnwise.reproduce.plan import StudyRun, run_recipe, source_run, start_recipe, study_runs
@@ -33,7 +33,8 @@ class Study:
 
     def __init__(self, claim: Claim, scale: str, output: Path, settings: Mapping[str, Any] | None = None) -> None:
         self.claim, self.scale, self.output = claim, adapted(claim, claim.scale(scale), settings or {}), output
-        require_same_study(output, settings or {})
+        self._settings = settings or {}
+        require_same_study(output, self._settings)
         self.runs = study_runs(self.scale)
         planned = set(self.runs)
         for run in self.runs:
@@ -46,7 +47,8 @@ class Study:
         queue = StudyQueue(self)
         if not len(queue):
             return {}
-        report(f"{len(queue)} runs to do, {jobs} at once")
+        note_settings(self.output, self._settings)
+        report(f"{len(queue)} runs to do, starts included, {jobs} at once")
         return run_tasks(queue, jobs=jobs, report=report, deadline=deadline)
 
     @property

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from turnwise.reproduce.claim import Claim, Scale
 from turnwise.reproduce.criteria import COLUMNS, Metric
 from turnwise.reproduce.figure import Point, draw_rates
-from turnwise.reproduce.plan import Cell, block_cells
+from turnwise.reproduce.plan import Cell, block_cells, study_runs
 from turnwise.reproduce.table import Row, Table, final_interval
 from turnwise.reproduce.verdict import Finding, judge, overall, usable_bar
 from turnwise.runs.disk import write_whole
@@ -41,6 +41,9 @@ def verdict_of(findings: Sequence[Finding]) -> str:
 def _lines(claim: Claim, scale: Scale, table: Table, findings: Sequence[Finding]) -> Iterator[str]:
     yield f"# {claim.paper}: {verdict_of(findings)}\n"
     yield f"{claim.text.strip()}\n"
+    planned = study_runs(scale)
+    done = sum(run.seed in table.seeds(run.cell) for run in planned)
+    yield f"{done} of {len(planned)} runs are complete; {scale.seeds} seeds from {scale.first_seed}.\n"
     yield "| criterion | verdict | numbers |\n|---|---|---|"
     for finding in findings:
         name = finding.name if finding.decides else f"*{finding.name}*"
@@ -68,9 +71,9 @@ def _header(metrics: Sequence[Metric]) -> str:
 
 def _cell_line(table: Table, cell: Cell, metrics: Sequence[Metric]) -> str:
     runs = list(table.seeds(cell).values())
-    ends = [found for metric in metrics if (found := final_interval(table, cell, metric))]
-    if not ends:
+    if not runs:
         return ""
+    ends = [_end(table, cell, metric) for metric in metrics]
     # Medians: where a dead run's returns no longer vary, shares of their variance have no bound.
     numbers = [_median(runs, name) for name in ("clip_fraction", "gradient_tail", "scale", "explained_variance")]
     cells = [
@@ -79,12 +82,21 @@ def _cell_line(table: Table, cell: Cell, metrics: Sequence[Metric]) -> str:
         str(cell.updates),
         str(cell.lag),
         str(len(runs)),
-        *(f"{mean:.2f} ({interval.low:.2f} to {interval.high:.2f})" for mean, interval in ends),
+        *ends,
         f"{fmean(row['area'] for row in runs):.2f}",
         f"{table.collapsed(cell)}/{len(runs)}",
         *numbers,
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _end(table: Table, cell: Cell, metric: Metric) -> str:
+    """Mean and interval of how the runs end; of one run its own value."""
+    found = final_interval(table, cell, metric)
+    if found is None:
+        return ", ".join(f"{value:.2f}" for value in table.values(cell, metric).values())
+    mean, interval = found
+    return f"{mean:.2f} ({interval.low:.2f} to {interval.high:.2f})"
 
 
 def _median(runs: Sequence[Row], name: str) -> str:
