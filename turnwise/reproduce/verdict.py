@@ -14,6 +14,8 @@ from turnwise.reproduce.criteria import Criterion, Outcome
 from turnwise.reproduce.plan import Cell, stress_cell, study_runs
 from turnwise.reproduce.table import Row, Table, missing_runs
 
+_RESAMPLES = 1_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -145,7 +147,7 @@ def _range_is_wider(limits: Thresholds, scale: Scale, table: Table) -> Finding:
     ranges = {arm: usable_range(curve, bar) for arm, curve in curves.items()}
     if ranges[limits.baseline] is None:
         return _undecided(criterion, f"{limits.baseline} reaches a mean of {bar:.2f} at no rate of the study")
-    widths = {arm: 1.0 if found is None else found.high / found.low for arm, found in ranges.items()}
+    widths = {arm: _width(found) for arm, found in ranges.items()}
     text = "; ".join(
         f"{arm} {'nowhere' if found is None else f'{found.low:.2g} to {found.high:.2g}'}, a factor of {widths[arm]:.1f}"
         for arm, found in ranges.items()
@@ -154,8 +156,35 @@ def _range_is_wider(limits: Thresholds, scale: Scale, table: Table) -> Finding:
     return Finding(
         criterion=criterion,
         outcome="pass" if ratio >= limits.range_ratio else "fail",
-        text=f"{text} (mean success at least {bar:.2f}): {ratio:.1f} times as wide; it takes {limits.range_ratio:g}",
+        text=f"{text} (mean success at least {bar:.2f}): {ratio:.1f} times as wide (95% "
+        f"{_resampled_ratio(limits, scale, table, bar)}); it takes {limits.range_ratio:g}",
     )
+
+
+def _width(found: Interval | None) -> float:
+    return 1.0 if found is None else found.high / found.low
+
+
+def _resampled_ratio(limits: Thresholds, scale: Scale, table: Table, bar: float) -> str:
+    """What the ratio of widths might have been with other seeds: a bootstrap over seeds, the bar as it is."""
+    rng, ratios = np.random.default_rng(0), list[float]()
+    finals = {
+        arm: {rate: table.finals(Cell(arm=arm, rate=rate, updates=scale.updates)) for rate in table.curve(scale, arm)}
+        for arm in (limits.method, limits.baseline)
+    }
+    seeds = sorted({seed for by_rate in finals.values() for by_seed in by_rate.values() for seed in by_seed})
+    for _ in range(_RESAMPLES):
+        drawn = rng.choice(seeds, len(seeds))
+        widths = [_width(usable_range(_drawn_curve(by_rate, drawn), bar)) for by_rate in finals.values()]
+        ratios.append(widths[0] / widths[1])
+    low, high = np.quantile(ratios, (0.025, 0.975))
+    return f"{low:.1f} to {high:.1f}"
+
+
+def _drawn_curve(by_rate: Mapping[float, Mapping[int, float]], drawn: np.ndarray) -> dict[float, float]:
+    """Means over the drawn seeds; a rate that has none of them keeps its own mean."""
+    kept = {rate: [finals[seed] for seed in drawn if seed in finals] for rate, finals in by_rate.items()}
+    return {rate: float(np.mean(values or list(by_rate[rate].values()))) for rate, values in kept.items()}
 
 
 def _costs_nothing(limits: Thresholds, scale: Scale, table: Table) -> Finding:
