@@ -21,6 +21,15 @@ def test_a_changed_preset_says_so_and_makes_no_claim_for_the_method() -> None:
     assert "Our reading" in explain(preset("st-ppo"))
 
 
+def test_scales_are_written_with_their_numbers_and_those_of_the_users_own_by_their_equation() -> None:
+    drift = preset("turn-ppo-drift")
+    assert "step is multiplied by  min(1, 0.02 / KL(μ ‖ π))\n" in explain(drift)
+    changed = drift.override({"scale": {"measure": "clips", "target": 0.03, "power": 2.0}})
+    assert "multiplied by  min(1, 0.03 / clipped share)^2\n" in explain(changed)
+    own = {"kind": "turnwise.reproduce.parts:ReplayedScale", "factors": [0.5, 1.0]}
+    assert "multiplied by  factors[n]\n" in explain(drift.override({"scale": own}))
+
+
 def test_options_that_are_off_are_not_written_down() -> None:
     plain = explain(preset("ppo"))
     assert "dual" not in plain

@@ -76,11 +76,21 @@ def _term(row: Algorithm) -> str:
 
 
 def _scale_formula(row: Algorithm) -> str:
+    formulas = {"clip-bias": _clip_bias_formula, "drift": _drift_formula}
+    if row.scale.kind in formulas:
+        return formulas[row.scale.kind](row)
+    return equation("scale", row.scale).removeprefix("scale = ")  # of a part of the user's own
+
+
+def _drift_formula(row: Algorithm) -> str:
     options = row.scale.options
-    if row.scale.kind == "drift":
-        measured = {"kl": "KL(μ ‖ π)", "clips": "clipped share"}[options["measure"]]
-        power = "" if options["power"] == 1 else f"^{options['power']:g}"
-        return f"min(1, {options['target']:g} / {measured}){power}"
+    measured = {"kl": "KL(μ ‖ π)", "clips": "clipped share"}[options["measure"]]
+    power = "" if options["power"] == 1 else f"^{options['power']:g}"
+    return f"min(1, {options['target']:g} / {measured}){power}"
+
+
+def _clip_bias_formula(row: Algorithm) -> str:
+    options = row.scale.options
     c0 = "c0" if options["threshold"] is None else f"{options['threshold']:g}"
     norm = f"‖C_{row.ratio.kind}‖"
     formulas = {"safe": f"1 / max(1, {norm}/{c0})", "soft": f"1 / (1 + {norm}/{c0})", "paper": f"1 / {norm}"}
