@@ -73,12 +73,14 @@ def reproduce(
 
 
 def _run(study: Study, jobs: int, minutes: float | None) -> dict[str, str]:
-    signal.signal(signal.SIGTERM, _stop_all)
+    before = signal.signal(signal.SIGTERM, _stop_all)
     try:
         return study.run(jobs=jobs, report=typer.echo, minutes=minutes)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _stop_all(*_: object) -> None:
