@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.reproduce.tiny import GUESS_CLAIM, write_guess_claim
+from tests.reproduce.tiny import GUESS_CLAIM, write_claim
 from turnwise.reproduce.claim import load_claim
 from turnwise.reproduce.criteria import Criterion
 from turnwise.reproduce.summary import conclude, verdict_of
@@ -72,13 +72,13 @@ def test_a_criterion_says_what_it_asks_for():
 def test_mistakes_in_criteria_are_named(tmp_path, before, after, message):
     assert before in GUESS_CLAIM
     with pytest.raises(ValueError, match=message):
-        load_claim(str(write_guess_claim(tmp_path, GUESS_CLAIM.replace(before, after, 1))))
+        load_claim(str(write_claim(tmp_path, GUESS_CLAIM.replace(before, after, 1))))
 
 
 def test_a_claim_that_nothing_decides_is_refused(tmp_path):
     start, end = GUESS_CLAIM.index("criteria:"), GUESS_CLAIM.index("scales:")
     with pytest.raises(ValueError, match="nothing decides the claim; give it thresholds or criteria"):
-        load_claim(str(write_guess_claim(tmp_path, GUESS_CLAIM[:start] + GUESS_CLAIM[end:])))
+        load_claim(str(write_claim(tmp_path, GUESS_CLAIM[:start] + GUESS_CLAIM[end:])))
 
 
 def runs(arm, success, turns):
@@ -94,7 +94,7 @@ def runs(arm, success, turns):
 
 @pytest.fixture
 def claim(tmp_path):
-    return load_claim(str(write_guess_claim(tmp_path / "guess", GUESS_CLAIM.replace("seeds: 1", "seeds: 3"))))
+    return load_claim(str(write_claim(tmp_path / "guess", GUESS_CLAIM.replace("seeds: 1", "seeds: 3"))))
 
 
 def test_each_part_of_a_claim_has_its_verdict(claim, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.reproduce.tiny import write_claim, write_guess_claim
+from tests.reproduce.tiny import GUESS_CLAIM, write_claim
 from turnwise.cli import app
 from turnwise.evaluate.results import is_complete
 from turnwise.reproduce.claim import load_claim
@@ -160,7 +160,7 @@ def test_the_command_concludes_from_what_is_there(study):
 
 
 def test_a_claim_in_criteria_runs_from_its_start_to_its_verdict(tmp_path):
-    folder, output = write_guess_claim(tmp_path / "guess"), tmp_path / "output"
+    folder, output = write_claim(tmp_path / "guess", GUESS_CLAIM), tmp_path / "output"
     answer = CliRunner().invoke(app, ["reproduce", str(folder), "--output", str(output), "--jobs", "1"])
     assert answer.exit_code == 0, answer.output
     assert "2 of 2 runs are complete" in answer.output

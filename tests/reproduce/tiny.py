@@ -69,17 +69,9 @@ log: {rollouts: 0}
 """
 
 
-def write_guess_claim(folder: Path, claim: str = GUESS_CLAIM) -> Path:
-    """The same for the claim that is put in criteria."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "claim.yaml").write_text(claim)
-    (folder / "guess.yaml").write_text(GUESS_RECIPE)
-    return folder
-
-
 def write_claim(folder: Path, claim: str = CLAIM) -> Path:
-    """The claim's folder, as `recipes/<paper>` is one."""
+    """The claim's folder, as `recipes/<paper>` is one, with the recipes of both."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "claim.yaml").write_text(claim)
-    (folder / "tiny.yaml").write_text(RECIPE)
+    for name, text in {"claim.yaml": claim, "tiny.yaml": RECIPE, "guess.yaml": GUESS_RECIPE}.items():
+        (folder / name).write_text(text)
     return folder
