@@ -1,7 +1,12 @@
 """A whole study in small: starts, runs, controls that take over what other runs did, and going on where it was."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import yaml
@@ -175,3 +180,29 @@ def test_a_claim_in_criteria_runs_from_its_start_to_its_verdict(tmp_path):
     assert text.startswith("# A guessing paper: A not decided, B not decided")
     assert "| A: success of rebn at least 0.95 | not decided | too few seeds: 1 of" in text
     assert not (output / "rates.svg").exists()
+
+
+def test_a_study_that_is_told_to_end_takes_its_processes_with_it(tmp_path):
+    folder, output = write_claim(tmp_path / "tiny"), tmp_path / "output"
+    command = [sys.executable, "-m", "turnwise", "reproduce", str(folder), "--jobs", "1", "--output", str(output)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        assert any("start, seed 0: complete" in line for line in process.stdout)
+        process.send_signal(signal.SIGTERM)  # to it alone, as a scheduler of jobs does
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on from here" in said
+    deadline = time.monotonic() + 10
+    while _lives(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not _lives(process.pid)
+
+
+def _lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
