@@ -7,6 +7,10 @@ that only runs an environment) stays free of torch.
 from importlib import import_module
 from typing import Any
 
+from turnwise.exactness import ask_for_steady_kernels
+
+ask_for_steady_kernels()  # here, because it must come before the first matrix product
+
 __version__ = "0.1.0"
 
 _HOMES = {

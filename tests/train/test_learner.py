@@ -58,6 +58,9 @@ def test_the_size_of_micro_batches_never_changes_the_update(name: str, critic: s
     preset, changes = ROWS[name]
     groups = make_groups(tasks=2, size=3)
     outcomes: list[tuple[dict[str, torch.Tensor], Report]] = []
+    # Adam divides a gradient by its own size, so where it is almost zero its rounding decides part of a step; a wrong
+    # sum would move weights by whole steps.
+    near = 0.05 * 1e-4
     for tokens in (1, 60, 16384):
         rates = {"learning_rate": 1e-4, "critic_learning_rate": 1e-4}
         train = SETTINGS.model_copy(
@@ -69,7 +72,7 @@ def test_the_size_of_micro_batches_never_changes_the_update(name: str, critic: s
     (whole, report), others = outcomes[-1], outcomes[:-1]
     for cut, other in others:
         for key, weight in whole.items():
-            torch.testing.assert_close(cut[key], weight, atol=1e-6, rtol=0, msg=lambda text, key=key: f"{key}: {text}")
+            torch.testing.assert_close(cut[key], weight, atol=near, rtol=0, msg=lambda text, key=key: f"{key}: {text}")
         assert other.metrics == pytest.approx(report.metrics, rel=1e-3, abs=1e-5)
         assert other.turns == [pytest.approx(turn, rel=1e-3, abs=1e-3) for turn in report.turns]
 

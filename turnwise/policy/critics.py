@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from turnwise.exactness import own_memory
 from turnwise.ops.values import histogram_mean
 from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.packed_rows import rows_at_end, rows_before
@@ -83,6 +84,7 @@ class Critic(nn.Module):
         trunk = copy.deepcopy(model.base_model)
         assert isinstance(trunk, PreTrainedModel)
         remove_dropout(trunk)
+        own_memory(trunk, also_aligned=False)
         return cls(trunk.config.hidden_size, trunk=trunk.train(), bins=bins).to(model.device)
 
     def trainable(self) -> dict[str, nn.Parameter]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from turnwise.exactness import own_memory
 from turnwise.policy.critics import Critic
 from turnwise.policy.logprobs import Head, token_statistics
 from turnwise.policy.packed import Layout, packed_hidden
@@ -49,6 +50,7 @@ class TextPolicy:
         if not isinstance(model, PreTrainedModel):
             raise ValueError(f"a TextPolicy wraps a transformers model, not {type(model).__name__}")
         self.model, self.tokenizer, self.has_adapter = model, tokenizer, lora is not None
+        own_memory(model, also_aligned=False)
         if lora is not None:
             attach_lora(model, lora)
         choose_trainable(model, train, has_adapter=self.has_adapter)

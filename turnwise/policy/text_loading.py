@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
+from turnwise.exactness import own_memory
 from turnwise.policy.logprobs import Head
 from turnwise.policy.models import resolve_model
 from turnwise.policy.packed import Layout, packed_hidden
@@ -40,6 +41,7 @@ def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device
         ) from error
     with without_progress_bars():
         model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=PRECISIONS[dtype])
+    own_memory(model)
     return model.to(device), tokenizer
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from turnwise import __version__
+from turnwise.exactness import changed_circumstances
 from turnwise.policy.text import Reference
 from turnwise.runs.disk import RunFolderError
 from turnwise.runs.folder import RunFolder
@@ -19,7 +19,7 @@ from turnwise.train.config import Recipe
 from turnwise.train.imitation import IMITATION
 from turnwise.train.learner import Learner
 from turnwise.train.recipes import load_recipe
-from turnwise.train.setup import load_policy
+from turnwise.train.setup import circumstances, load_policy
 from turnwise.train.stages import SFT
 from turnwise.train.state import load_learner, read_state
 from turnwise.types import Group
@@ -115,9 +115,7 @@ class Recording:
 
     def other_circumstances(self) -> list[str]:
         """What is not as it was when the run was recorded, and may change the last bits."""
-        now = {"turnwise": __version__, "torch": torch.__version__, "device": self.recipe.device}
-        then = self.run.meta
-        return [f"{name} was {then[name]}, now {now[name]}" for name in now if then[name] != now[name]]
+        return changed_circumstances(self.run.meta, circumstances(self.recipe.device))
 
 
 def spans(steps: Sequence[int]) -> str:

@@ -14,6 +14,7 @@ import torch
 
 from turnwise import __version__
 from turnwise.envs.check import check_env
+from turnwise.exactness import describe_arithmetic
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_lora import LoraSettings
@@ -99,13 +100,16 @@ def make_imitation(recipe: Recipe, renderer: Renderer, *, note: Callable[[str], 
     return imitation
 
 
+def circumstances(device: str) -> dict[str, str]:
+    """What two runs must have in common to be equal to the bit, besides the recipe and the number of threads."""
+    return {"turnwise": __version__, "torch": torch.__version__, "device": device, **describe_arithmetic()}
+
+
 def describe_run(recipe: Recipe) -> Mapping[str, Any]:
     """What `meta.json` says about the circumstances."""
     return {
-        "turnwise": __version__,
+        **circumstances(choose_device(recipe)),
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "device": choose_device(recipe),
         "threads": torch.get_num_threads(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,

@@ -12,6 +12,7 @@ from rich.console import Console
 from turnwise.algorithm import resolve
 from turnwise.envs.registry import make
 from turnwise.evaluate.evaluation import evaluate
+from turnwise.exactness import changed_circumstances
 from turnwise.policy.text import TextPolicy
 from turnwise.runs.folder import CONFIG, RunFolder
 from turnwise.train.config import Recipe
@@ -21,6 +22,7 @@ from turnwise.train.player import Player
 from turnwise.train.recipes import differences, load_recipe
 from turnwise.train.setup import (
     choose_device,
+    circumstances,
     describe_run,
     load_policy,
     make_imitation,
@@ -73,9 +75,11 @@ def resume(
         before, recipe = (load_recipe(folder / CONFIG, changes) for changes in (None, overrides))
         _require_same_run(before, recipe)
         _require_more_steps(run, before, recipe)
-        choose_device(recipe)
+        now = circumstances(choose_device(recipe))
         make(recipe.env.id, **recipe.env.kwargs).close()  # an environment that is gone must not cost the old recipe
         torch.set_num_threads(run.meta["threads"])  # sums in another order would be other sums
+        if changed := changed_circumstances(run.meta, now):
+            console.note(f"{', '.join(changed)}: the last bits may differ from those of a run that was left alone")
         if changes := differences(before, recipe):
             run.reconfigure(_plain(recipe))
             console.note("changed: " + ", ".join(changes))
