@@ -1,0 +1,15 @@
+"""The real command with the shipped model, killed at random moments: the run ends as if nothing had happened."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.train.kills import campaign
+
+pytest.importorskip("tantivy", reason="the shipped recipe needs turnwise[search]")
+
+
+def test_a_dozen_random_kills_of_the_real_command_change_no_bit(tmp_path: Path) -> None:
+    tally = campaign(tmp_path, kills=12, seed=0, algorithms=("st-ppo", "minirl"))
+    assert tally.kills == 12
+    assert not tally.differences, str(tally)
