@@ -91,7 +91,7 @@ def test_nothing_is_overwritten(here):
         (["train", "model=./missing", *SMALL], "./missing"),
         (["train", "device=cuda:7", *SMALL], "device"),
         (["sft", "sft.epochs=none"], "sft.epochs"),
-        (["resume", "runs/none"], "runs/none is no run folder"),
+        (["resume", "runs/none"], "runs/none is not a run folder"),
         (["eval", "./none"], "there is no folder ./none"),
         (["eval", "nano", "--env", "search/none"], "unknown environment 'search/none'"),
     ],

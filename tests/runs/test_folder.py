@@ -1,8 +1,9 @@
 """A run folder is created whole, found again, and goes back to where a checkpoint was."""
 
-import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,7 @@ def play_step(run: RunFolder, step: int) -> None:
 
 
 def save(run: RunFolder, step: int) -> None:
-    sizes = run.sizes()
-    run.checkpoints.write(step, lambda draft: write_text(draft / "state.json", json.dumps(sizes)))
+    run.checkpoints.write(step, lambda draft: write_text(draft / "state.json", "{}"), run.marks())
 
 
 def write_text(path: Path, text: str) -> None:
@@ -43,7 +43,7 @@ def test_a_new_run_has_its_config_and_meta_and_can_be_opened(tmp_path: Path):
     RunFolder.create(tmp_path / "runs" / "geo", CONFIG, META)
     run = RunFolder.open(tmp_path / "runs" / "geo")
     assert run.config == CONFIG
-    assert run.meta == {"schema": 1, **META}
+    assert run.meta == {"schema": 2, **META}
     assert yaml.safe_load((run.path / "config.yaml").read_text()) == CONFIG
     assert list(yaml.safe_load((run.path / "config.yaml").read_text())) == list(CONFIG)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["geo"]
@@ -68,24 +68,28 @@ def test_an_empty_folder_is_taken_and_one_with_other_files_is_refused(tmp_path: 
 
 
 def test_what_a_killed_creation_left_is_no_run_and_in_no_way(tmp_path: Path):
-    (tmp_path / ".geo.draft" / "rollouts").mkdir(parents=True)
-    (tmp_path / ".geo.draft" / "config.yaml").write_text("half")
+    for draft in (".geo.12ab34cd.draft", ".geo-2.12ab34cd.draft", ".geo.0000ffff.draft"):
+        (tmp_path / draft / "rollouts").mkdir(parents=True)
+    long_ago = time.time() - 7200
+    for draft in (".geo.12ab34cd.draft", ".geo-2.12ab34cd.draft"):
+        os.utime(tmp_path / draft, (long_ago, long_ago))
     assert RunFolder.create(tmp_path / "geo", CONFIG, META).config == CONFIG
-    assert not (tmp_path / ".geo.draft").exists()
+    # That of another run stays, and one that another command may be making at this moment.
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".geo-2.12ab34cd.draft", ".geo.0000ffff.draft", "geo"]
 
 
 def test_open_says_what_is_wrong_with_a_folder(tmp_path: Path):
-    with pytest.raises(RunFolderError, match=r"is no run folder \(it has no meta\.json\)"):
+    with pytest.raises(RunFolderError, match=r"is not a run folder \(it has no meta\.json\)"):
         RunFolder.open(tmp_path)
     run = RunFolder.create(tmp_path / "geo", CONFIG, META)
-    (run.path / "meta.json").write_text('{"schema": 2}')
-    with pytest.raises(RunFolderError, match=r"has schema 2, this version of turnwise reads 1; use the version that"):
+    (run.path / "meta.json").write_text('{"schema": 3}')
+    with pytest.raises(RunFolderError, match=r"has schema 3, this version of turnwise reads 2; use the version that"):
         RunFolder.open(run.path)
 
 
 def test_a_config_is_replaced_whole(tmp_path: Path):
     run = RunFolder.create(tmp_path / "geo", CONFIG, META)
-    run.reconfigure({**CONFIG, "seed": 3})
+    run.begin({**CONFIG, "seed": 3})
     assert run.config == RunFolder.open(run.path).config == {**CONFIG, "seed": 3}
     assert not list(run.path.glob("*.draft"))
 
@@ -101,8 +105,7 @@ def test_rewind_makes_a_continued_run_equal_to_one_that_was_never_interrupted(tm
     (broken.path / "rollouts" / "step_000004.jsonl.zst.draft").write_bytes(b"half")
     with broken.metrics.path.open("ab") as file:
         file.write(b'{"step": 4, "rollo')
-    checkpoint = broken.checkpoints.at(2)
-    broken.rewind(json.loads((checkpoint / "state.json").read_text()), step=2)
+    broken.rewind(2)
     for run in (straight, broken):
         play_step(run, 3)
         save(run, 3)
@@ -114,7 +117,7 @@ def test_rewind_to_an_older_checkpoint_removes_the_later_ones(tmp_path: Path):
     for step in (1, 2, 3):
         play_step(run, step)
         save(run, step)
-    run.rewind(json.loads((run.checkpoints.at(1) / "state.json").read_text()), step=1)
+    run.rewind(1)
     assert run.checkpoints.steps() == [1]
     assert run.rollout_steps() == [1]
     assert [row["step"] for row in read_journal(run.metrics.path)] == [1]
@@ -125,7 +128,8 @@ def test_rewind_orders_steps_by_number_beyond_six_digits(tmp_path: Path):
     run = RunFolder.create(tmp_path / "geo", CONFIG, META)
     for step in (999_999, 1_000_000):
         write_groups(run.rollouts_file(step), [])
-    run.rewind(run.sizes(), step=999_999)
+        save(run, step)
+    run.rewind(999_999)
     assert run.rollout_steps() == [999_999]
 
 
@@ -133,12 +137,11 @@ def test_rewind_refuses_a_shorter_journal_before_it_removes_anything(tmp_path: P
     run = RunFolder.create(tmp_path / "geo", CONFIG, META)
     play_step(run, 1)
     save(run, 1)
-    sizes = run.sizes()
     play_step(run, 2)
     run.turns.path.write_bytes(b"")
     before = content_of(run.path)
     with pytest.raises(RunFolderError, match=r"turns\.jsonl has 0 bytes of whole lines, but the checkpoint"):
-        run.rewind(sizes, step=1)
+        run.rewind(1)
     assert content_of(run.path) == before
 
 

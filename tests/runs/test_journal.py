@@ -1,8 +1,10 @@
 """Journals grow line by line, lose no whole line, and never show half of one."""
 
+import hashlib
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,8 +33,7 @@ def test_rows_come_back_as_they_were_appended(tmp_path: Path):
 
 def test_a_journal_without_a_file_is_empty(tmp_path: Path):
     journal = Journal(tmp_path / "metrics.jsonl")
-    journal.sync()
-    journal.truncate(0)
+    journal.truncate(journal.mark())
     assert journal.size == 0
     assert read_journal(journal.path) == []
     assert not journal.path.exists()
@@ -93,23 +94,56 @@ def test_a_bad_line_that_is_not_the_last_is_named(tmp_path: Path):
         read_journal(journal.path)
 
 
-def test_truncate_goes_back_to_an_earlier_size(tmp_path: Path):
+def test_truncate_goes_back_to_an_earlier_mark(tmp_path: Path):
     journal = Journal(tmp_path / "metrics.jsonl")
     journal.append(ROWS[0])
-    size, content = journal.size, journal.path.read_bytes()
+    mark, content = journal.mark(), journal.path.read_bytes()
     journal.append(ROWS[1])
-    journal.truncate(size)
+    assert journal.after(mark) == [ROWS[1]]
+    journal.truncate(mark)
     assert journal.path.read_bytes() == content
+    assert journal.mark() == mark
 
 
 def test_truncate_refuses_a_journal_that_is_shorter_or_was_edited(tmp_path: Path):
     journal = written(tmp_path / "metrics.jsonl")
-    content = journal.path.read_bytes()
-    with pytest.raises(RunFolderError, match=rf"has {len(content)} bytes .* when it had {len(content) + 1}"):
-        journal.truncate(len(content) + 1)
-    with pytest.raises(RunFolderError, match=r"no line that ends at byte 5.*edited"):
-        journal.truncate(5)
-    assert journal.path.read_bytes() == content
+    content, mark = journal.path.read_bytes(), journal.mark()
+    journal.path.write_bytes(content[:-1])
+    with pytest.raises(RunFolderError, match=rf"metrics.jsonl has \d+ bytes .* when it had {len(content)};"):
+        Journal(journal.path).truncate(mark)
+    for place in range(len(content)):
+        harmed = content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :] + b'{"step": 9}\n'
+        journal.path.write_bytes(harmed)
+        with pytest.raises(RunFolderError, match=r"metrics\.jsonl is damaged or was edited"):
+            Journal(journal.path).truncate(mark)
+        assert journal.path.read_bytes() == harmed
+
+
+def test_the_mark_of_a_growing_journal_reads_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    journal, whole = Journal(tmp_path / "metrics.jsonl"), hashlib.sha256()
+    read: list[int] = []
+    monkeypatch.setattr(journal_module, "hashlib", SimpleNamespace(sha256=lambda: Counting(read)))
+    counted = Journal(journal.path)
+    for step in range(50):
+        counted.append({"step": step, "text": "x" * 100})
+        mark = counted.mark()
+    whole.update(journal.path.read_bytes())
+    assert mark == {"bytes": journal.path.stat().st_size, "sha256": whole.hexdigest()}
+    assert sum(read) == mark["bytes"]
+
+
+class Counting:
+    """A digest that counts what it is given."""
+
+    def __init__(self, read: list[int]) -> None:
+        self._read, self._digest = read, hashlib.sha256()
+
+    def update(self, block: bytes) -> None:
+        self._read.append(len(block))
+        self._digest.update(block)
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
 
 
 JSON = st.recursive(

@@ -158,6 +158,8 @@ def _new_folder(folder: Path) -> Path:
 
 def _find_model(name: str, changes: list[str]) -> tuple[Recipe, str | Path]:
     """What to play, and with which weights: those of a run, of one of its checkpoints, or a model by name."""
+    from turnwise.runs import RunFolder
+    from turnwise.runs.checkpoints import require_whole
     from turnwise.train.recipes import load_recipe
 
     folder = Path(name)
@@ -167,16 +169,11 @@ def _find_model(name: str, changes: list[str]) -> tuple[Recipe, str | Path]:
     run = folder.parent.parent if folder.parent.name == "checkpoints" else folder
     if not (run / "meta.json").is_file():
         return load_recipe(None, parse_settings([f"model.name={json.dumps(name)}", *changes])), name
-    return load_recipe(run / "config.yaml", parse_settings(changes)), folder if run != folder else _newest(run)
-
-
-def _newest(run: Path) -> Path:
-    from turnwise.runs import RunFolder
-
-    checkpoint = RunFolder.open(run).checkpoints.latest()
-    if checkpoint is None:
+    opened = RunFolder.open(run)
+    weights = opened.checkpoints.latest() if run == folder else require_whole(folder)
+    if weights is None:
         raise ValueError(f"{run} has no whole checkpoint yet; carry on with `turnwise resume {run}`")
-    return checkpoint
+    return load_recipe(run / "config.yaml", parse_settings(changes)), weights
 
 
 @contextmanager

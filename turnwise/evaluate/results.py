@@ -54,6 +54,7 @@ def is_complete(path: str | Path) -> bool:
 def read_result(path: str | Path) -> RunResult:
     """Read a run; ValueError when it was never evaluated."""
     folder = RunFolder.open(path)
+    folder.check_journals()
     metrics, evaluations, events = (
         read_journal(journal.path) for journal in (folder.metrics, folder.evals, folder.events)
     )

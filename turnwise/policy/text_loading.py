@@ -21,6 +21,7 @@ from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.text_lora import is_adapter
 
 Precision = Literal["fp32", "bf16"]
+_from_pretrained: Any = AutoModelForCausalLM.from_pretrained
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Train = Literal["all", "lora"] | Sequence[str]
 
@@ -40,7 +41,12 @@ def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device
             f"{name!r} has no tokenizer that loads; save one there with tokenizer.save_pretrained ({error})"
         ) from error
     with without_progress_bars():
-        model: Any = AutoModelForCausalLM.from_pretrained(name, dtype=PRECISIONS[dtype])
+        model, found = _from_pretrained(name, dtype=PRECISIONS[dtype], output_loading_info=True)
+    if missing := sorted(found["missing_keys"]):
+        raise ValueError(
+            f"{name!r} has no weights for {missing[0]} (one of {len(missing)} that are missing), which would be random "
+            "numbers; copy the model again, all of its files"
+        )
     own_memory(model)
     return model.to(device), tokenizer
 

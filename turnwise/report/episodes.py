@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from turnwise.report.panels import rounded
 from turnwise.report.reading import Row, RunData
+from turnwise.runs.disk import open_plain
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,7 +178,8 @@ def _load_tokenizer(run: RunData) -> Tokenizer | None:
 
 def _read_tokenizer(run: RunData, file: Path) -> Tokenizer | None:
     try:
-        return Tokenizer.from_str(file.read_text(encoding="utf-8"))
+        with open_plain(file) as opened:
+            return Tokenizer.from_str(opened.read().decode())
     except Exception as error:  # the reader raises the bare class, whatever is wrong with the file
         run.problems.append(
             f"The tokenizer of {file.parent.name} could not be read ({error}); episodes are shown as texts."

@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from turnwise.runs import read_journal, read_rows
+from turnwise.runs import RunFolder, RunFolderError, read_journal, read_rows
+from turnwise.runs.disk import open_plain
 
 Row = dict[str, Any]
 
@@ -79,7 +80,19 @@ def read_run(path: Path) -> RunData:
     )
     if not (run.config or run.meta or run.metrics):
         raise ValueError(f"{path} holds no run: config.yaml, meta.json and metrics.jsonl are all missing or unreadable")
+    problems.extend(_find_damage(path))
     return run
+
+
+def _find_damage(path: Path) -> list[str]:
+    """What can be read and still is not what the run wrote; what cannot be read at all was told before."""
+    if not (path / "meta.json").is_file() or not (path / "config.yaml").is_file():
+        return []
+    try:
+        RunFolder.open(path).check_journals()
+    except RunFolderError as error:
+        return [f"{_first_line(error)}."]
+    return []
 
 
 def _read_mapping(file: Path, parse: Callable[[str], Any], problems: list[str]) -> Row:
@@ -87,7 +100,8 @@ def _read_mapping(file: Path, parse: Callable[[str], Any], problems: list[str]) 
         problems.append(f"{file.name} is missing.")
         return {}
     try:
-        content = parse(file.read_text(encoding="utf-8"))
+        with open_plain(file) as opened:
+            content = parse(opened.read().decode())
     except (ValueError, OSError, yaml.YAMLError) as error:
         problems.append(f"{file.name} could not be read ({_first_line(error)}).")
         return {}

@@ -7,13 +7,15 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Collection
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from turnwise.runs.disk import DRAFT, RunFolderError, explained, sync, write_whole
+from turnwise.runs.disk import DRAFT, RunFolderError, explained, open_plain, remove_drafts, sync, write_whole
+from turnwise.runs.journal import Mark
 
-MANIFEST = "manifest.json"
+FOLDER = "checkpoints"
+MANIFEST, JOURNALS = "manifest.json", "journals.json"
 
 
 class Checkpoints:
@@ -22,8 +24,11 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def write(self, step: int, fill: Callable[[Path], None]) -> Path:
-        """Let `fill` write into a draft, seal it with a manifest and rename it; a failure leaves the others alone."""
+    def write(self, step: int, fill: Callable[[Path], None], journals: Mapping[str, Mark] | None = None) -> Path:
+        """Let `fill` write into a draft, seal it with a manifest and rename it; a failure leaves the others alone.
+
+        `journals` are where those of the run are now, so that a resumed run can go back to there.
+        """
         target = self.path(step)
         draft = target.with_name(target.name + DRAFT)
         with explained("write", target):
@@ -31,6 +36,8 @@ class Checkpoints:
             draft.mkdir(parents=True)
             try:
                 fill(draft)
+                if journals is not None:
+                    (draft / JOURNALS).write_text(json.dumps(journals, indent=1))
                 _seal(draft, step)
                 replaced = _move_aside(target)
                 draft.rename(target)
@@ -52,18 +59,31 @@ class Checkpoints:
         for step in reversed(self.steps()):
             fault = find_fault(self.path(step))
             if not fault:
-                return self.path(step)
+                return refuse_strays(self.path(step))
             warnings.warn(f"checkpoint {self.path(step)} is passed over: {fault}", stacklevel=2)
         return None
 
     def at(self, step: int) -> Path:
         """The checkpoint of one step, which must be whole."""
+        return require_whole(self.path(step))
+
+    def find(self, step: int) -> Path | None:
+        """The checkpoint of one step; None where it is not kept, or not whole."""
         path = self.path(step)
-        fault = find_fault(path) if path.is_dir() else "there is no such checkpoint"
-        if fault:
-            others = ", ".join(str(other) for other in self.steps() if other != step) or "none"
-            raise RunFolderError(f"cannot load {path}: {fault}; other checkpoints here: {others}")
-        return path
+        return refuse_strays(path) if path.is_dir() and not find_fault(path) else None
+
+    def has_journals(self, step: int) -> bool:
+        """Whether the checkpoint of a step says where the run's journals were."""
+        return (self.path(step) / JOURNALS).is_file()
+
+    def journals(self, step: int) -> dict[str, Mark]:
+        """Where the run's journals were when the checkpoint of a step was written."""
+        path = self.path(step) / JOURNALS
+        try:
+            with explained("read", path):
+                return {name: Mark(**mark) for name, mark in _read_mapping(path).items()}
+        except TypeError:
+            raise RunFolderError(f"{path} is damaged; copy the checkpoint again, or remove it") from None
 
     def prune(self, keep: int = 2, always: Collection[int] = ()) -> None:
         """Remove all but the newest `keep` and those of the steps in `always`."""
@@ -79,8 +99,7 @@ class Checkpoints:
 
     def clean(self) -> None:
         """Remove what a killed writer left behind. For the run's one writer only: a draft may be in the making."""
-        for draft in self.folder.glob(f"*{DRAFT}"):
-            shutil.rmtree(draft)
+        remove_drafts(self.folder)
 
     def path(self, step: int) -> Path:
         """Where the checkpoint of a step lies or would lie."""
@@ -90,19 +109,63 @@ class Checkpoints:
 def find_fault(checkpoint: Path) -> str:
     """What is wrong with a checkpoint in words; empty when every byte is as it was written."""
     try:
-        manifest = json.loads((checkpoint / MANIFEST).read_bytes())
+        manifest = _read_mapping(checkpoint / MANIFEST)
         if manifest["step"] != int(checkpoint.name.removeprefix("step_")):
             return f"its manifest is that of step {manifest['step']}"
+        if not manifest["files"]:
+            return f"{MANIFEST} lists no files"
         for name, written in manifest["files"].items():
+            if name.startswith("/") or ".." in name.split("/"):
+                return f"{MANIFEST} is damaged"
             if _describe(checkpoint / name) != written:
                 return f"{name} is not as it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).relative_to(checkpoint)} is missing"
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except RunFolderError as error:
+        return str(error)
+    except (KeyError, TypeError, AttributeError, ValueError):
         return f"{MANIFEST} is damaged"
     return ""
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether a folder is a checkpoint that still lies in its run; what was taken elsewhere is a model like any."""
+    return folder.parent.name == FOLDER and (folder / MANIFEST).is_file()
+
+
+def require_whole(checkpoint: Path) -> Path:
+    """The checkpoint in a folder, if every byte is as it was written, and nothing was added."""
+    fault = find_fault(checkpoint) if checkpoint.is_dir() else "there is no such checkpoint"
+    if fault:
+        siblings = Checkpoints(checkpoint.parent)
+        others = ", ".join(str(step) for step in siblings.steps() if siblings.path(step) != checkpoint) or "none"
+        raise RunFolderError(f"cannot load {checkpoint}: {fault}; other checkpoints here: {others}")
+    return refuse_strays(checkpoint)
+
+
+def refuse_strays(checkpoint: Path) -> Path:
+    """Raise where a file lies among those of the manifest that it does not list: loaders would read it too."""
+    listed = _read_mapping(checkpoint / MANIFEST)["files"]
+    for path in checkpoint.rglob("*"):
+        name = path.relative_to(checkpoint).as_posix()
+        # No loader reads hidden files, and file browsers leave them everywhere.
+        known = name in listed or name == MANIFEST or any(part.startswith(".") for part in PurePosixPath(name).parts)
+        if not known and (path.is_symlink() or not path.is_dir()):
+            raise RunFolderError(f"{path} is no part of its checkpoint ({MANIFEST} does not list it); remove it")
+    return checkpoint
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    with open_plain(path) as file:
+        try:
+            content = json.loads(file.read())
+        except (ValueError, RecursionError):
+            content = None
+    if not isinstance(content, dict):
+        raise RunFolderError(f"{path.name} is damaged")
+    return content
 
 
 def _seal(draft: Path, step: int) -> None:
@@ -115,7 +178,7 @@ def _seal(draft: Path, step: int) -> None:
 
 
 def _describe(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": file.tell(), "sha256": digest}
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 
 DRAFT = ".draft"
@@ -55,12 +58,44 @@ def sync(path: Path) -> None:
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file under another name and rename it: whoever finds it, finds all of it."""
-    draft = path.with_name(path.name + DRAFT)
+    draft = draft_of(path)
     with explained("write", path):
         try:
-            draft.write_bytes(content)
+            with draft.open("xb") as file:
+                file.write(content)
             sync(draft)
             draft.replace(path)
             sync(path.parent)
         finally:
             draft.unlink(missing_ok=True)
+
+
+def draft_of(path: Path) -> Path:
+    """A name beside the path for what is not whole yet, which nobody else has, nor will have."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(4)}{DRAFT}")
+
+
+def remove_drafts(folder: Path) -> None:
+    """Remove what a killed writer left in a folder. For its one writer only: a draft may be in the making."""
+    for draft in folder.glob(f"*{DRAFT}"):
+        if draft.is_dir() and not draft.is_symlink():
+            shutil.rmtree(draft)
+        else:
+            draft.unlink()
+
+
+def open_plain(path: Path) -> BufferedReader:
+    """Open a file to read it; anything else is refused, for a pipe may wait for ever and a device never ends."""
+    if path.exists() and not path.is_file():
+        raise RunFolderError(f"{path} is not a plain file; remove it, or put the file back as it was")
+    return path.open("rb")
+
+
+def require_own(path: Path) -> None:
+    """Raise where a writer would be led elsewhere: by a link, or by a pipe or device in the place of a file."""
+    if path.is_symlink():
+        raise RunFolderError(
+            f"{path} is a link, and a run writes and deletes in its own folder only; put what it leads to in its place"
+        )
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise RunFolderError(f"{path} is neither a plain file nor a folder; remove it")

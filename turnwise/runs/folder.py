@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
-import json
+import glob
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import yaml
+from turnwise.runs.checkpoints import FOLDER, Checkpoints
+from turnwise.runs.disk import (
+    DRAFT,
+    RunFolderError,
+    draft_of,
+    explained,
+    remove_drafts,
+    require_own,
+    sync,
+    write_whole,
+)
+from turnwise.runs.journal import Journal, Mark, read_journal
+from turnwise.runs.settings import CONFIG, META, read_config, read_meta, to_json, to_yaml
 
-from turnwise.runs.checkpoints import Checkpoints
-from turnwise.runs.disk import DRAFT, RunFolderError, explained, sync, write_whole
-from turnwise.runs.journal import Journal, plain
-
-SCHEMA = 1
-CONFIG, META = "config.yaml", "meta.json"
+Kind = TypeVar("Kind")
 JOURNALS = ("metrics", "turns", "events", "evals")
+_HISTORY = "history"
+_OTHERS = ("rollouts", "checkpoints", "sft", "tensorboard", "wandb")
+"""The folders that a run writes to."""
+_ABANDONED = 3600
+"""Seconds after which the draft of a new run was left by a killed command: making one takes a moment."""
 
 
 class RunFolder:
@@ -28,24 +43,26 @@ class RunFolder:
     def __init__(self, path: Path, config: dict[str, Any], meta: dict[str, Any]) -> None:
         self.path, self.config, self.meta = path, config, meta
         self.metrics, self.turns, self.events, self.evals = (Journal(path / f"{name}.jsonl") for name in JOURNALS)
-        self.checkpoints = Checkpoints(path / "checkpoints")
+        self.history = Journal(path / f"{_HISTORY}.jsonl")
+        """Every command that took the run on, with its recipe and the step; nothing in it is ever undone."""
+        self.checkpoints = Checkpoints(path / FOLDER)
 
     @classmethod
     def create(cls, path: str | Path, config: Mapping[str, Any], meta: Mapping[str, Any]) -> RunFolder:
         """Start a run in a folder that does not exist yet, or is empty. It is there with its config or not at all."""
         path = Path(path)
-        draft = path.with_name(f".{path.name}{DRAFT}")
+        draft = draft_of(path.with_name(f".{path.name}"))
         with explained("create", path):
             _refuse_content(path)
-            shutil.rmtree(draft, ignore_errors=True)
+            _remove_abandoned(path)
             try:
                 for name in ("rollouts", "checkpoints"):
                     (draft / name).mkdir(parents=True)
-                for name in JOURNALS:
+                for name in (*JOURNALS, _HISTORY):
                     (draft / f"{name}.jsonl").touch()
-                write_whole(draft / CONFIG, _to_yaml(config))
-                write_whole(draft / META, _to_json({"schema": SCHEMA, **meta}))
-                draft.rename(path)
+                _write_config(draft, config)
+                write_whole(draft / META, to_json(meta))
+                _move_into_place(draft, path)
                 sync(path.parent)
             finally:
                 shutil.rmtree(draft, ignore_errors=True)
@@ -57,16 +74,17 @@ class RunFolder:
         path = Path(path)
         if not (path / META).is_file():
             raise RunFolderError(
-                f"{path} is no run folder (it has no {META}); give a folder that `turnwise train` made"
+                f"{path} is not a run folder (it has no {META}); give a folder that `turnwise train` made"
             )
-        with explained("read", path):
-            meta = _parse_meta(path / META)
-            config = yaml.safe_load((path / CONFIG).read_bytes())
-        return cls(path, config, meta)
+        return cls(path, meta=read_meta(path / META), config=read_config(path / CONFIG))
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Be the run's one writer until the block ends, or the process in whatever way; a second writer is refused."""
+        """Be the run's one writer until the block ends, or the process in whatever way; a second writer is refused.
+
+        Nothing that lies in the folder leads a writer out of it, and what a killed one left half-made is removed.
+        """
+        self._require_own()
         with explained("write", self.path):
             lock = (self.path / "lock").open("a")
         with lock:
@@ -76,12 +94,41 @@ class RunFolder:
                 raise RunFolderError(
                     f"{self.path} is being written by another process; wait until it is done, or stop it first"
                 ) from error
+            with explained("clean", self.path):
+                for folder in (self.path, self.path / "rollouts", self.checkpoints.folder):
+                    remove_drafts(folder)
             yield
 
-    def reconfigure(self, config: Mapping[str, Any]) -> None:
-        """Replace the config: a run may be made longer when it is resumed."""
-        self.config = dict(config)
-        write_whole(self.path / CONFIG, _to_yaml(self.config))
+    def begin(self, config: Mapping[str, Any], *, command: Sequence[str] = (), changes: Sequence[str] = ()) -> None:
+        """A command starts the run at its first step with this config."""
+        self._remember("started", 0, config, command=list(command), changes=list(changes))
+
+    def carry_on(
+        self, step: int, config: Mapping[str, Any], *, command: Sequence[str] = (), changes: Sequence[str] = ()
+    ) -> None:
+        """A command takes the run on from the checkpoint of `step` with this config: what came later is undone."""
+        self._check(self.checkpoints.journals(step))
+        undone = self.undone(step)
+        self._remember("resumed", step, config, command=list(command), changes=list(changes), undone=undone)
+        self.rewind(step)
+
+    def undone(self, step: int) -> list[dict[str, Any]]:
+        """The events after the checkpoint of a step, which a command that carries on from there undoes."""
+        return self.events.after(self.checkpoints.journals(step)["events"])
+
+    def config_at(self, step: int) -> dict[str, Any]:
+        """The config with which a step was learnt: that of the last command which took the run on before it."""
+        began: list[dict[str, Any]] = []
+        for row in read_journal(self.history.path):
+            began = [*(each for each in began if each["step"] < row["step"]), row]  # the rest was undone
+        return next((row["recipe"] for row in reversed(began) if row["step"] < step), self.config)
+
+    def circumstance(self, name: str, kind: type[Kind]) -> Kind:
+        """What meta.json says of the machine or the program; RunFolderError where it does not say it."""
+        value = self.meta.get(name)
+        if not isinstance(value, kind):
+            raise RunFolderError(f"{self.path / META} is damaged: {name} is {value!r}; put the file back as it was")
+        return value
 
     @property
     def journals(self) -> dict[str, Journal]:
@@ -104,16 +151,20 @@ class RunFolder:
         """Steps of which it was written what they did to every token, oldest first."""
         return self._steps_of("tokens")
 
-    def sizes(self) -> dict[str, int]:
-        """Bytes of each journal, on the disk by now: a checkpoint keeps them, so that a resumed run can go back."""
-        for journal in self.journals.values():
-            journal.sync()
-        return {name: journal.size for name, journal in self.journals.items()}
+    def marks(self) -> dict[str, Mark]:
+        """Where each journal is: a checkpoint keeps them, so that a resumed run can go back, and finds any damage."""
+        return {name: journal.mark() for name, journal in (*self.journals.items(), (_HISTORY, self.history))}
 
-    def rewind(self, sizes: Mapping[str, int], step: int) -> None:
-        """Go back to the checkpoint of `step`, which kept `sizes`: everything that came later is removed."""
-        for name, journal in self.journals.items():
-            journal.check(sizes[name])  # before anything is removed
+    def check_journals(self) -> None:
+        """Raise unless the journals begin with what they had when the newest checkpoint was written."""
+        kept = [step for step in self.checkpoints.steps() if self.checkpoints.has_journals(step)]
+        if kept:
+            self._check(self.checkpoints.journals(kept[-1]))
+
+    def rewind(self, step: int) -> None:
+        """Go back to the checkpoint of `step`: everything that came later is removed."""
+        marks = self.checkpoints.journals(step)
+        self._check(marks)  # before anything is removed
         with explained("remove later steps of", self.path):
             self.checkpoints.clean()
             for later in reversed([each for each in self.checkpoints.steps() if each > step]):
@@ -122,10 +173,26 @@ class RunFolder:
                 self.rollouts_file(later).unlink()
             for later in (each for each in self.token_steps() if each > step):
                 self.tokens_file(later).unlink()
-            for draft in (self.path / "rollouts").glob(f"*{DRAFT}"):
-                draft.unlink()
+            remove_drafts(self.path / "rollouts")
         for name, journal in self.journals.items():
-            journal.truncate(sizes[name])
+            journal.truncate(marks[name])
+
+    def _check(self, marks: Mapping[str, Mark]) -> None:
+        for name, journal in (*self.journals.items(), (_HISTORY, self.history)):
+            journal.check(marks[name])
+
+    def _remember(self, kind: str, step: int, config: Mapping[str, Any], **content: Any) -> None:
+        if config != self.config:
+            self.config = dict(config)
+            _write_config(self.path, config)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.history.append({"step": step, "time": now, "kind": kind, **content, "recipe": self.config})
+
+    def _require_own(self) -> None:
+        """Raise where what lies in the folder would lead a writer out of it."""
+        files = (CONFIG, META, "lock", *(f"{name}.jsonl" for name in (*JOURNALS, _HISTORY)))
+        for name in (*files, *_OTHERS):
+            require_own(self.path / name)
 
     def _steps_of(self, kind: str) -> list[int]:
         paths = (self.path / "rollouts").glob("*")
@@ -142,19 +209,24 @@ def _refuse_content(path: Path) -> None:
         raise RunFolderError(f"{path} is not empty; give the run another name")
 
 
-def _parse_meta(path: Path) -> dict[str, Any]:
-    meta = json.loads(path.read_bytes())
-    if meta.get("schema") != SCHEMA:
-        raise RunFolderError(
-            f"{path} has schema {meta.get('schema')}, this version of turnwise reads {SCHEMA}; "
-            "use the version that wrote the run"
-        )
-    return meta
+def _write_config(folder: Path, config: Mapping[str, Any]) -> None:
+    """The one place where a run's config is written."""
+    write_whole(folder / CONFIG, to_yaml(config))
 
 
-def _to_yaml(config: Mapping[str, Any]) -> bytes:
-    return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True).encode()
+def _move_into_place(draft: Path, path: Path) -> None:
+    """Of two commands that make one run at once, one wins: a folder that is not empty is never replaced."""
+    try:
+        draft.rename(path)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            _refuse_content(path)
+        raise
 
 
-def _to_json(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(plain(content, lambda _: None), indent=1).encode() + b"\n"
+def _remove_abandoned(path: Path) -> None:
+    """Remove what killed commands left of this run, but nothing that another command may be making now."""
+    for draft in path.parent.glob(f".{glob.escape(path.name)}.*{DRAFT}"):
+        with suppress(FileNotFoundError):  # another command may be removing it too
+            if time.time() - draft.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(draft, ignore_errors=True)

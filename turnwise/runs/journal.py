@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypedDict
 
-from turnwise.runs.disk import RunFolderError, explained, sync
+from turnwise.runs.disk import RunFolderError, explained, open_plain, sync
 
 _BLOCK = 65536
+
+
+class Mark(TypedDict):
+    """Where a journal was when a checkpoint was written: its size, and the digest of all that it had by then."""
+
+    bytes: int
+    sha256: str
 
 
 class Journal:
@@ -20,6 +28,8 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._digest, self._digested = hashlib.sha256(), 0
+        """Of the first bytes, and of how many: a long journal is not read again for every checkpoint."""
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Add a line and hand it to the operating system. JSON knows no NaN: what is not finite becomes null."""
@@ -35,47 +45,66 @@ class Journal:
         """Bytes of whole lines."""
         if not self.path.exists():
             return 0
-        with explained("read", self.path), self.path.open("rb") as file:
+        with explained("read", self.path), open_plain(self.path) as file:
             return _end_of_lines(file)
 
-    def sync(self) -> None:
-        """Wait until every line has reached the disk."""
+    def mark(self) -> Mark:
+        """Where the journal is, once every line has reached the disk: what a checkpoint keeps of it."""
         if self.path.exists():
             with explained("write", self.path):
                 sync(self.path)
+        size = self.size
+        return {"bytes": size, "sha256": self._sha256(size)}
 
-    def check(self, size: int) -> None:
-        """Raise unless the first `size` bytes are whole lines of this journal."""
-        if self.size < size:
+    def check(self, mark: Mark) -> None:
+        """Raise unless the journal begins with the very bytes that it had at the mark."""
+        size, whole = mark["bytes"], self.size
+        if whole < size:
             raise RunFolderError(
-                f"{self.path} has {self.size} bytes of whole lines, but the checkpoint was written when it had {size}; "
+                f"{self.path} has {whole} bytes of whole lines, but the checkpoint was written when it had {size}; "
                 "put the file back as it was, or resume from an earlier checkpoint"
             )
-        if size and self._byte(size - 1) != b"\n":
+        if self._sha256(size) != mark["sha256"]:
             raise RunFolderError(
-                f"{self.path} has no line that ends at byte {size}, where the checkpoint was written: it was edited; "
-                "put the file back as it was, or resume from an earlier checkpoint"
+                f"{self.path} is damaged or was edited: its first {size} bytes are not those that it had when the "
+                "checkpoint was written; put the file back as it was, or resume from an earlier checkpoint"
             )
 
-    def truncate(self, size: int) -> None:
-        """Go back to the first `size` bytes."""
-        self.check(size)
+    def after(self, mark: Mark) -> list[dict[str, Any]]:
+        """The rows that came after the mark; lines that are damaged are left out."""
+        if not self.path.exists():
+            return []
+        with explained("read", self.path), open_plain(self.path) as file:
+            file.seek(mark["bytes"])
+            lines = file.read().split(b"\n")[:-1]
+        return [row for row in map(_parse, lines) if row is not None]
+
+    def truncate(self, mark: Mark) -> None:
+        """Go back to the mark."""
+        self.check(mark)
         if self.path.exists():
             with explained("write", self.path):
-                os.truncate(self.path, size)
+                os.truncate(self.path, mark["bytes"])
 
-    def _byte(self, place: int) -> bytes:
-        with explained("read", self.path), self.path.open("rb") as file:
-            file.seek(place)
-            return file.read(1)
+    def _sha256(self, size: int) -> str:
+        """The digest of the first `size` bytes, of which only those are read that are new."""
+        if size < self._digested:
+            self._digest, self._digested = hashlib.sha256(), 0
+        if size > self._digested:
+            with explained("read", self.path), open_plain(self.path) as file:
+                file.seek(self._digested)
+                while self._digested < size and (block := file.read(min(_BLOCK, size - self._digested))):
+                    self._digest.update(block)
+                    self._digested += len(block)
+        return self._digest.hexdigest()
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """All rows; none when there is no such file yet. A last line that was cut off is left out."""
     if not path.exists():
         return []
-    with explained("read", path):
-        lines = path.read_bytes().split(b"\n")[:-1]
+    with explained("read", path), open_plain(path) as file:
+        lines = file.read().split(b"\n")[:-1]
     return [_row(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
@@ -99,13 +128,18 @@ def describe(value: Any) -> str:
 
 
 def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError:
-        row = None
-    if not isinstance(row, dict):
+    row = _parse(line)
+    if row is None:
         raise RunFolderError(f"line {number} of {path} is not a JSON object; remove the line, or restore the file")
     return row
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def _end_of_lines(file: BinaryIO) -> int:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import zstandard
 
-from turnwise.runs.disk import RunFolderError, explained, write_whole
+from turnwise.runs.disk import RunFolderError, explained, open_plain, write_whole
 from turnwise.runs.journal import describe, plain
 
 if TYPE_CHECKING:  # importing the nouns imports torch, which reading rows does not need
     from turnwise.types import Group, Trajectory
 
-_BLOCK = 65536
+_BLOCK = 2048
+"""Compressed bytes that are expanded at once: 32,768 times as many at the very most."""
+_ROOM, _RATIO = 256 * 2**20, 200
+"""A ledger may expand to this many bytes, and to so many times its size more: far past what episodes give."""
 _NON_FINITE = "non-finite"
 
 
@@ -98,20 +102,31 @@ def _rows(path: Path, *, whole: bool) -> Iterator[dict[str, Any]]:
     for line in _lines(path, whole=whole):
         try:
             row = json.loads(line, object_hook=_unmark)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _damage(path, error) from error
         yield row
 
 
 def _lines(path: Path, *, whole: bool) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor().decompressobj()
-    rest = b""
-    with explained("read", path), path.open("rb") as file:
+    parts: list[bytes] = []  # of a line whose end has not come yet
+    with explained("read", path), open_plain(path) as file:
+        room = _ROOM + _RATIO * file.seek(0, os.SEEK_END)
+        file.seek(0)
         while not decompressor.eof and (block := file.read(_BLOCK)):
-            *lines, rest = (rest + _expand(decompressor, block, path)).split(b"\n")
-            yield from lines
-    if whole and not decompressor.eof:
-        raise RunFolderError(f"{path} was cut off; copy it again, or take another step")
+            content = _expand(decompressor, block, path)
+            room -= len(content)
+            if room < 0:
+                raise RunFolderError(f"{path} expands to more than a ledger of its size can hold; remove it")
+            *lines, rest = content.split(b"\n")
+            for line in lines:
+                yield b"".join((*parts, line))
+                parts = []
+            parts.append(rest)
+        if whole and not decompressor.eof:
+            raise RunFolderError(f"{path} was cut off; copy it again, or take another step")
+        if whole and (decompressor.unused_data or file.read(1)):  # so looks a header that denies its checksum
+            raise _damage(path, ValueError("it goes on after its end"))
 
 
 def _expand(decompressor: zstandard.ZstdDecompressionObj, block: bytes, path: Path) -> bytes:

@@ -205,6 +205,16 @@ class Recipe(Settings):
     checkpoint: Checkpoint = Checkpoint()
     log: Log = Log()
 
+    @field_validator("name")
+    @classmethod
+    def _inside(cls, value: str) -> str:
+        parts = value.split("/")
+        if not all(parts) or not {".", ".."}.isdisjoint(parts) or not value.isprintable():
+            raise ValueError(
+                "it names a folder inside runs/, such as geo or sweep/geo-1; choose --output for another place"
+            )
+        return value
+
     @field_validator("algorithm", mode="before")
     @classmethod
     def _row(cls, value: Any) -> Any:

@@ -85,7 +85,8 @@ class Guard:
         self._danger: int | None = None
         """The last step of a severe finding."""
         self._restores = 0
-        self._stopped = False
+        self.stopped = ""
+        """Why it stopped the run; empty while it goes on."""
 
     def allows(self, *, step: int, update: int, gradient_norm: float, loss: float) -> bool:
         """Whether this optimiser step may be taken; False: leave it out, its numbers are not finite."""
@@ -122,7 +123,7 @@ class Guard:
     @property
     def state(self) -> str:
         """The guard in a word or two, for the screen."""
-        if self._stopped:
+        if self.stopped:
             return "stopped"
         now = self._rows[-1]["step"] if self._rows else 0
         recent = [signal for signal, (step, _) in self._seen.items() if now - step <= QUIET]
@@ -139,6 +140,7 @@ class Guard:
             "seen": {signal: list(entry) for signal, entry in self._seen.items()},
             "danger": self._danger,
             "restores": self._restores,
+            "stopped": self.stopped,
             "learning_rate_factor": self.learning_rate_factor,
         }
 
@@ -148,7 +150,7 @@ class Guard:
         self._refused = [(step, update) for step, update in state["refused"]]
         self._broken = state["broken"]
         self._seen = {signal: (step, strength) for signal, (step, strength) in state["seen"].items()}
-        self._danger, self._restores = state["danger"], state["restores"]
+        self._danger, self._restores, self.stopped = state["danger"], state["restores"], state["stopped"]
         self.learning_rate_factor = state["learning_rate_factor"]
 
     def _mode(self, signal: str) -> Mode:
@@ -194,15 +196,15 @@ class Guard:
         leader = max(incidents, key=lambda incident: STRENGTH[incident.action], default=None)
         if leader is None or leader.action in ("none", "skip"):
             return Verdict(incidents=tuple(incidents), learning_rate_factor=self.learning_rate_factor)
-        change = self._carry_out(leader.action)
+        change = self._carry_out(leader)
         told = [replace(each, change=change) if each is leader else _as_evidence(each) for each in incidents]
         return Verdict(incidents=tuple(told), action=leader.action, learning_rate_factor=self.learning_rate_factor)
 
-    def _carry_out(self, action: Action) -> str:
-        if action == "stop":
-            self._stopped = True
+    def _carry_out(self, incident: Incident) -> str:
+        if incident.action == "stop":
+            self.stopped = f"{incident.signal} at step {incident.step}: {incident.text}"
             return ""
-        self._restores += action == "restore"
+        self._restores += incident.action == "restore"
         self.learning_rate_factor *= self.settings.shrink
         return f"learning rate × {self.settings.shrink:g}"
 

@@ -71,7 +71,7 @@ def _readable(item: Any, layers: list[Layer]) -> str:
     given, message = f"{said_in}{'.'.join(place)} is {item['input']!r}", str(item["msg"])
     if item["type"] == "model_type":
         return f"{given}; it should be a mapping such as {{{_first_key(place)}: ...}}"
-    return f"{given}; {message.replace('Input', 'it', 1)}"
+    return f"{given}; {message.replace('Input', 'it', 1).removeprefix('Value error, ')}"
 
 
 def _says(choices: Any, place: tuple[str, ...]) -> bool:

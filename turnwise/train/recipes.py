@@ -48,7 +48,12 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def differences(first: Recipe, second: Recipe) -> list[str]:
     """What changed from one recipe to another, such as `train.steps: 16 → 200`."""
-    before, after = (dict(_leaves(recipe.model_dump(mode="json"))) for recipe in (first, second))
+    return plain_differences(first.model_dump(mode="json"), second.model_dump(mode="json"))
+
+
+def plain_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """The same for two recipes as `config.yaml` keeps them."""
+    before, after = dict(_leaves(dict(first))), dict(_leaves(dict(second)))
     return [
         f"{key}: {before.get(key, _ABSENT)} → {after.get(key, _ABSENT)}"
         for key in dict.fromkeys((*before, *after))

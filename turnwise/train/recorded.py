@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from turnwise.exactness import changed_circumstances
-from turnwise.policy.text import Reference
+from turnwise.policy.text import Reference, TextPolicy
 from turnwise.runs.disk import RunFolderError
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.journal import read_journal
@@ -20,9 +21,12 @@ from turnwise.train.imitation import IMITATION
 from turnwise.train.learner import Learner
 from turnwise.train.recipes import load_recipe
 from turnwise.train.setup import circumstances, load_policy
-from turnwise.train.stages import SFT
-from turnwise.train.state import load_learner, read_state
+from turnwise.train.stages import FIXED, SFT
+from turnwise.train.state import hand_over, load_learner, read_state
 from turnwise.types import Group
+
+_CHANGING = tuple(name for name in Recipe.model_fields if name not in (*FIXED, "device"))
+"""Sections that a resumed run may change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +41,8 @@ class Recording:
         """The recording in a run's folder, on the device of the run where this machine has one."""
         run = RunFolder.open(folder)
         recipe = load_recipe(run.path / "config.yaml")
-        device = run.meta["device"]
+        run.check_journals()
+        device = run.circumstance("device", str)
         if device.startswith("cuda") and not torch.cuda.is_available():
             device = "cpu"
         return cls(run=run, recipe=recipe.model_copy(update={"device": device}))
@@ -47,10 +52,18 @@ class Recording:
         """Whether its episodes are demonstrations."""
         return self.recipe.algorithm.name == IMITATION.name
 
-    @property
-    def temperature(self) -> float:
+    def recipe_at(self, step: int) -> Recipe:
+        """The recipe with which a step was learnt: a run may have been resumed with changes."""
+        config = self.run.config_at(step)
+        try:
+            changed = {name: getattr(Recipe.model_validate(config), name) for name in _CHANGING}
+        except ValidationError:
+            raise RunFolderError(f"{self.run.history.path} has no valid recipe for step {step}") from None
+        return self.recipe.model_copy(update=changed)
+
+    def temperature(self, step: int) -> float:
         """What log-probs are taken at; demonstrations were sampled by nobody, least of all at a temperature."""
-        return 1.0 if self.imitates else self.recipe.rollout.temperature
+        return 1.0 if self.imitates else self.recipe_at(step).rollout.temperature
 
     def require_ledgers(self, steps: Sequence[int]) -> None:
         """Raise unless the trajectories of all these steps were written."""
@@ -81,10 +94,7 @@ class Recording:
 
     def checkpoint(self, step: int) -> Path | None:
         """The checkpoint of a step; None where it is not kept, or not whole."""
-        try:
-            return self.run.checkpoints.at(step)
-        except RunFolderError:
-            return None
+        return self.run.checkpoints.find(step)
 
     @property
     def origin(self) -> str | Path:
@@ -100,9 +110,8 @@ class Recording:
 
     def learner(self, step: int) -> Learner:
         """The learner as it was after `step` steps, of which a checkpoint is kept; 0: as it began."""
-        recipe = self.recipe
-        policy = load_policy(recipe, self.origin)
-        learner = Learner(policy, recipe.algorithm, recipe.train, seed=recipe.seed, temperature=self.temperature)
+        policy = load_policy(self.recipe, self.origin)
+        learner = self._make_learner(policy, step + 1)
         if step:
             checkpoint = self.run.checkpoints.at(step)
             state = read_state(checkpoint)
@@ -112,6 +121,18 @@ class Recording:
             if learner.reference is not None and renewed:
                 learner.reference = Reference.of_folder(self.run.checkpoints.at(renewed), like=policy)
         return learner
+
+    def successor(self, learner: Learner, step: int) -> Learner:
+        """The learner as a command made it that took the run on before `step` with a change."""
+        changed = self._make_learner(learner.policy, step, learner.reference)
+        hand_over(learner, changed)
+        return changed
+
+    def _make_learner(self, policy: TextPolicy, step: int, reference: Reference | None = None) -> Learner:
+        recipe, temperature = self.recipe_at(step), self.temperature(step)
+        return Learner(
+            policy, recipe.algorithm, recipe.train, seed=recipe.seed, temperature=temperature, reference=reference
+        )
 
     def other_circumstances(self) -> list[str]:
         """What is not as it was when the run was recorded, and may change the last bits."""

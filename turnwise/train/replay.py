@@ -85,7 +85,7 @@ def replay_step(folder: Path, step: int, *, note: Callable[[str], None] | None =
     start = _find_start(recording, step)
     recording.require_ledgers(range(start + 1, step + 1))
     _refuse_restores(recording, range(start + 1, step))
-    torch.set_num_threads(recording.run.meta["threads"])  # sums in another order would be other sums
+    torch.set_num_threads(recording.run.circumstance("threads", int))  # sums in another order would be other sums
     report = _learn_again(recording, start, step, note)
     return Replayed(
         step=step,
@@ -121,13 +121,15 @@ def _refuse_restores(recording: Recording, between: range) -> None:
 
 def _learn_again(recording: Recording, start: int, step: int, note: Callable[[str], None] | None) -> Report:
     """Steps start + 1 to `step`, with what the guard did in between; the last one's report."""
-    learner, guard, report = recording.learner(start), Guard(recording.recipe.guard), Report()
+    learner, recipe, report = recording.learner(start), recording.recipe_at(start + 1), Report()
     for number in range(start + 1, step + 1):
         if note is not None:
             note(f"learning step {number}")
+        if (now := recording.recipe_at(number)) != recipe:
+            learner, recipe = recording.successor(learner, number), now
         batch = learner.prepare(recording.groups(number))
         # Whether an update is left out depends on its own numbers alone, so the guard decides as it did.
-        report = Report() if batch is None else learner.learn(batch, number, guard.allows)
+        report = Report() if batch is None else learner.learn(batch, number, Guard(recipe.guard).allows)
         if number < step:
             _carry_on(recording, learner, number)
     return report
@@ -135,7 +137,7 @@ def _learn_again(recording: Recording, start: int, step: int, note: Callable[[st
 
 def _carry_on(recording: Recording, learner: Learner, step: int) -> None:
     """What happened after a step: a smaller learning rate, a new reference."""
-    recipe = recording.recipe
+    recipe = recording.recipe_at(step)
     if any(event["action"] == "shrink" for event in recording.guard_events(step)):
         learner.rate_factor *= recipe.guard.shrink
     every = recipe.train.reference_every

@@ -75,12 +75,13 @@ def replay_episode(folder: Path, step: int, episode: str) -> ReplayedEpisode:
     recording.require_ledgers([step])
     played = [trajectory for group in recording.groups(step) for trajectory in group.trajectories]
     seats = _seats_of(played, episode)
-    first = _play(recording.recipe, seats)
+    recipe = recording.recipe_at(step)
+    first = _play(recipe, seats)
     moments = _compare(seats, first)
     replayed = ReplayedEpisode(id=episode, moments=moments, deterministic=True)
     if replayed.same:
         return replayed
-    again = ReplayedEpisode(id=episode, moments=_compare(first, _play(recording.recipe, seats)), deterministic=True)
+    again = ReplayedEpisode(id=episode, moments=_compare(first, _play(recipe, seats)), deterministic=True)
     return ReplayedEpisode(id=episode, moments=moments, deterministic=again.same)
 
 

@@ -18,6 +18,7 @@ from turnwise.exactness import describe_arithmetic
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_lora import LoraSettings
+from turnwise.runs.checkpoints import is_checkpoint, require_whole
 from turnwise.train.chats import chat_groups
 from turnwise.train.config import Recipe
 from turnwise.train.demonstrations import expert_groups
@@ -38,6 +39,8 @@ def choose_device(recipe: Recipe) -> str:
 def load_policy(recipe: Recipe, source: str | Path | None = None) -> TextPolicy:
     """The recipe's policy, from its own model or from a folder that replaces it."""
     model = recipe.model
+    if source is None and is_checkpoint(Path(model.name)):
+        require_whole(Path(model.name))
     lora = None
     if model.lora is not None:
         lora = LoraSettings(rank=model.lora.rank, alpha=model.lora.alpha, seed=recipe.seed)

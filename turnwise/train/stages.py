@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from turnwise.envs.registry import make
 from turnwise.evaluate.evaluation import evaluate
 from turnwise.exactness import changed_circumstances
 from turnwise.policy.text import TextPolicy
-from turnwise.runs.folder import CONFIG, RunFolder
-from turnwise.train.config import Recipe
+from turnwise.runs.folder import RunFolder
+from turnwise.runs.settings import CONFIG, META
+from turnwise.train.config import Recipe, Train
 from turnwise.train.console import RunConsole
 from turnwise.train.imitation import IMITATION, Imitation, sft_recipe
 from turnwise.train.player import Player
 from turnwise.train.recipes import differences, load_recipe
+from turnwise.train.schedule import find_jump
 from turnwise.train.setup import (
     choose_device,
     circumstances,
@@ -31,12 +34,13 @@ from turnwise.train.setup import (
     require_sound_env,
 )
 from turnwise.train.source import plays_in_lockstep
+from turnwise.train.state import read_state
 from turnwise.train.trainer import Trainer
 from turnwise.types import Group
 
 SFT = "sft"
 """The folder of the imitation stage inside a run's own."""
-_FIXED = ("seed", "model", "env", "algorithm", "sft")
+FIXED = ("seed", "model", "env", "algorithm", "sft")
 """What a run is about: changing it makes another run."""
 
 
@@ -52,7 +56,9 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
     with run.claim():
         if imitation is None:
             return _reinforce(recipe, run, console=console, policy=policy)
-        summary = _imitate(recipe, policy, imitation, folder / SFT, console=console)
+        stage = sft_recipe(recipe, steps=imitation.steps)
+        stage_run = RunFolder.create(folder / SFT, _plain(stage), describe_run(stage))
+        summary = _imitate(stage, stage_run, policy, imitation, console=console)
         return _after_imitation(summary, recipe, run, console=console)
 
 
@@ -62,7 +68,9 @@ def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = 
     require_sound_env(recipe)
     policy = load_policy(recipe)
     imitation = make_imitation(recipe, make_renderer(recipe, policy), note=console.note)
-    return _shown(_imitate(recipe, policy, imitation, folder, console=console), console)
+    stage = sft_recipe(recipe, steps=imitation.steps)
+    run = RunFolder.create(folder, _plain(stage), describe_run(stage))
+    return _shown(_imitate(stage, run, policy, imitation, console=console), console)
 
 
 def resume(
@@ -77,15 +85,16 @@ def resume(
         _require_more_steps(run, before, recipe)
         now = circumstances(choose_device(recipe))
         make(recipe.env.id, **recipe.env.kwargs).close()  # an environment that is gone must not cost the old recipe
-        torch.set_num_threads(run.meta["threads"])  # sums in another order would be other sums
+        torch.set_num_threads(run.circumstance("threads", int))  # sums in another order would be other sums
         if changed := changed_circumstances(run.meta, now):
             console.note(f"{', '.join(changed)}: the last bits may differ from those of a run that was left alone")
         if changes := differences(before, recipe):
-            run.reconfigure(_plain(recipe))
             console.note("changed: " + ", ".join(changes))
         if recipe.algorithm.name == IMITATION.name:
             return _shown(_resume_imitation(recipe, folder, console=console), console)
         if recipe.sft is not None and not _is_finished(folder / SFT):
+            if changes:  # reinforcement, which would keep them, may not begin today
+                run.begin(_plain(recipe), command=sys.argv, changes=changes)
             summary = _resume_imitation(recipe, folder / SFT, console=console)
             return _after_imitation(summary, recipe, run, console=console)
         return _reinforce(recipe, run, console=console)
@@ -110,25 +119,23 @@ def evaluate_model(
 
 
 def _imitate(
-    recipe: Recipe, policy: TextPolicy, imitation: Imitation, folder: Path, *, console: RunConsole
+    stage: Recipe, run: RunFolder, policy: TextPolicy, imitation: Imitation, *, console: RunConsole
 ) -> dict[str, Any]:
     """Start the imitation stage, or continue it where its folder has a checkpoint."""
-    stage = sft_recipe(recipe, steps=imitation.steps)
-    known = (folder / "meta.json").is_file()
-    run = RunFolder.open(folder) if known else RunFolder.create(folder, _plain(stage), describe_run(stage))
-    checkpoint = _newest(run)
-    console.started(stage, folder, done=0 if checkpoint is None else _step_of(checkpoint))
     with run.claim():
-        trainer = Trainer(stage, run, policy, console=console, imitation=imitation, checkpoint=checkpoint)
-        return trainer.run()
+        checkpoint = _newest(run)
+        done = 0 if checkpoint is None else _step_of(checkpoint)
+        console.started(stage, run.path, _caveats(stage, run, checkpoint), done=done)
+        return Trainer(stage, run, policy, console=console, imitation=imitation, checkpoint=checkpoint).run()
 
 
 def _resume_imitation(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, Any]:
-    known = (folder / "meta.json").is_file()
-    checkpoint = _newest(RunFolder.open(folder)) if known else None
-    policy = load_policy(recipe, _weights(recipe, checkpoint))
+    run = RunFolder.open(folder) if (folder / META).is_file() else None
+    policy = load_policy(recipe, _weights(recipe, None if run is None else _newest(run)))
     imitation = make_imitation(recipe, make_renderer(recipe, policy), note=console.note)
-    return _imitate(recipe, policy, imitation, folder, console=console)
+    stage = sft_recipe(recipe, steps=imitation.steps)
+    run = run or RunFolder.create(folder, _plain(stage), describe_run(stage))
+    return _imitate(stage, run, policy, imitation, console=console)
 
 
 def _reinforce(
@@ -140,7 +147,8 @@ def _reinforce(
         first = None if recipe.sft is None else _newest(RunFolder.open(run.path / SFT))
         policy = load_policy(recipe, _weights(recipe, checkpoint) or first)
     done = 0 if checkpoint is None else _step_of(checkpoint)
-    console.started(recipe, run.path, resolve(recipe.algorithm), done=done)
+    warnings = [*resolve(recipe.algorithm), *_caveats(recipe, run, checkpoint)]
+    console.started(recipe, run.path, warnings, done=done)
     return _shown(Trainer(recipe, run, policy, console=console, checkpoint=checkpoint).run(), console)
 
 
@@ -172,6 +180,16 @@ def _newest(run: RunFolder) -> Path | None:
     return checkpoint
 
 
+def _caveats(recipe: Recipe, run: RunFolder, checkpoint: Path | None) -> list[str]:
+    """What must be known of a run that is carried on: that the guard stopped it, and that its rate jumps."""
+    if checkpoint is None:
+        return []
+    stopped = read_state(checkpoint)["guard"]["stopped"]
+    before = Train.model_validate(run.config["train"])
+    jump = find_jump(_step_of(checkpoint) + 1, before, recipe.train)
+    return [*([f"the guard stopped this run, {stopped}"] if stopped else []), *([jump] if jump else [])]
+
+
 def _plain(recipe: Recipe) -> dict[str, Any]:
     return recipe.model_dump(mode="json")
 
@@ -182,9 +200,11 @@ def _weights(recipe: Recipe, checkpoint: Path | None) -> Path | None:
 
 
 def _is_finished(stage: Path) -> bool:
-    if not (stage / "meta.json").is_file():
+    if not (stage / META).is_file():
         return False
     run = RunFolder.open(stage)
+    with run.claim():
+        pass  # nobody else will: a kill may have left something to remove
     checkpoint = run.checkpoints.latest()
     return checkpoint is not None and _step_of(checkpoint) == run.config["train"]["steps"]
 
@@ -192,7 +212,7 @@ def _is_finished(stage: Path) -> bool:
 def _require_same_run(before: Recipe, after: Recipe) -> None:
     for change in differences(before, after):
         key = change.partition(":")[0]
-        if key.partition(".")[0] in _FIXED or key == "train.critic":
+        if key.partition(".")[0] in FIXED or key == "train.critic":
             command = "sft" if before.algorithm.name == IMITATION.name else "train"
             raise ValueError(f"{key} cannot change in the middle of a run; start a new one with `turnwise {command}`")
 

@@ -1,7 +1,8 @@
 """What a checkpoint holds beside the model: everything without which the run would not go on bit for bit.
 
     step_000120/            a model that `from_pretrained` loads, and its tokenizer
-      resume/state.json     counters, scale, guard, sizes of the journals
+      journals.json         where the run's journals were
+      resume/state.json     counters, scale, guard
       resume/*.safetensors  optimiser moments, critic, adapter
       resume/ahead/         groups of later steps that were already played
 
@@ -62,13 +63,33 @@ def load_learner(folder: Path, learner: Learner) -> None:
     if learner.policy.has_adapter:
         weights = load_file(resume / "adapter.safetensors")
     else:
-        weights = {name: tensor for file in folder.glob("*.safetensors") for name, tensor in load_file(file).items()}
+        weights = {name: tensor for file in _model_files(folder) for name, tensor in load_file(file).items()}
     _copy(weights, learner.policy.trainable())
     learner.actor.load_tensors(load_file(resume / "actor.safetensors"))
     if learner.critic is not None and learner.critic_optimizer is not None:
         _copy(load_file(resume / "critic.safetensors"), learner.critic.trainable())
         learner.critic_optimizer.load_tensors(load_file(resume / "critic_optimizer.safetensors"))
     learner.load_state_dict(read_state(folder)["learner"])
+
+
+def hand_over(learner: Learner, successor: Learner) -> None:
+    """Let a learner of the same policy go on where this one is, with settings of its own."""
+    successor.actor.load_tensors(learner.actor.tensors())
+    if learner.critic is not None and successor.critic is not None:
+        assert learner.critic_optimizer is not None
+        assert successor.critic_optimizer is not None
+        _copy(learner.critic.trainable(), successor.critic.trainable())
+        successor.critic_optimizer.load_tensors(learner.critic_optimizer.tensors())
+    successor.load_state_dict(learner.state_dict())
+    successor.rate_factor = learner.rate_factor
+
+
+def _model_files(folder: Path) -> list[Path]:
+    """The files that hold the model: those of its index, where it was too large for one."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return [folder / "model.safetensors"]
+    return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
 
 
 def _save(file: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -6,6 +6,7 @@ killed and resumed ends with the same bits as one that was not.
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from turnwise.train.interrupts import Interrupts
 from turnwise.train.learner import Learner, Report
 from turnwise.train.player import Player
 from turnwise.train.readings import find_errors, read_rollout
+from turnwise.train.recipes import plain_differences
 from turnwise.train.setup import make_renderer
 from turnwise.train.source import Demonstrated, Played, PlayedAhead, Source, plays_in_lockstep
 from turnwise.train.state import load_learner, read_ahead, read_state, write_state
@@ -84,8 +86,7 @@ class Trainer:
             lockstep=plays_in_lockstep(recipe),
         )
         self.learner.hold = self.player.paused
-        if checkpoint is not None:
-            self._load(checkpoint)
+        self._begin(checkpoint)
         self.loggers = Loggers.of(recipe.log, run)
         self._imitation, self._told = imitation, set[str]()
         self.source = self._make_source(read_ahead(checkpoint) if checkpoint is not None else {})
@@ -254,9 +255,9 @@ class Trainer:
         progress, run = self.progress, self.run_folder
         if may_turn_out_good:
             progress.saved = sorted({*progress.saved, progress.step})
-        state = {"progress": vars(progress), "guard": self.guard.state_dict(), "sizes": run.sizes()}
+        state = {"progress": vars(progress), "guard": self.guard.state_dict()}
         ahead = self.source.ahead() if progress.step else {}
-        run.checkpoints.write(progress.step, lambda path: write_state(path, self.learner, state, ahead))
+        run.checkpoints.write(progress.step, lambda path: write_state(path, self.learner, state, ahead), run.marks())
         self._prune()
 
     def _prune(self) -> None:
@@ -270,11 +271,25 @@ class Trainer:
                 needed |= {progress.reference} if self.learner.reference is not None else set()
         checkpoints.prune(keep=keep, always=needed)
 
+    def _begin(self, checkpoint: Path | None) -> None:
+        """Go to where the run is, and have its history say that it goes on from there, and with which recipe."""
+        run, config = self.run_folder, self.recipe.model_dump(mode="json")
+        changes = plain_differences(run.config, config)
+        if checkpoint is None:
+            run.begin(config, command=sys.argv, changes=changes)
+            return
+        self._load(checkpoint)
+        said = any(event.get("kind") == "stopped" for event in run.undone(self.progress.step))
+        if self.guard.stopped and not said and not changes:
+            self.status = "stopped"  # the run was cut before it could say so
+        else:
+            self.guard.stopped = ""  # who carries on after a stop knows why
+        run.carry_on(self.progress.step, config, command=sys.argv, changes=changes)
+
     def _load(self, checkpoint: Path) -> None:
         state = read_state(checkpoint)
         self.progress = Progress(**state["progress"])
         self.guard.load_state_dict(state["guard"])
-        self.run_folder.rewind(state["sizes"], self.progress.step)
         load_learner(checkpoint, self.learner)
         self.learner.rate_factor = self.guard.learning_rate_factor
         if self.learner.reference is not None:
@@ -300,7 +315,7 @@ class Trainer:
     def _finish(self) -> dict[str, Any]:
         if self.status == "interrupted" and self.progress.step not in self.run_folder.checkpoints.steps():
             self._save(may_turn_out_good=False)  # where the user stops must not change what the guard restores
-        self._event(self.status)
+        self._event(self.status, **({"reason": self.guard.stopped} if self.status == "stopped" else {}))
         return {"status": self.status, "step": self.progress.step, "folder": str(self.run_folder.path)}
 
     def _event(self, kind: str, **content: Any) -> None:

@@ -119,7 +119,7 @@ class Verifier:
             if not self._find_weights(version):
                 continue
             try:
-                gaps.append(self._measure(groups, version))
+                gaps.append(self._measure(groups, version, step))
             except ValueError as error:
                 return None, Finding(check="gap", verdict="defect", text=str(error))
         if not gaps:
@@ -138,10 +138,10 @@ class Verifier:
         """With rollouts beside the learning, a turn may be sampled by weights between two versions."""
         return self._recording.recipe.algorithm.max_lag > 0
 
-    def _measure(self, groups: Sequence[Group], version: int) -> Gap:
+    def _measure(self, groups: Sequence[Group], version: int, step: int) -> Gap:
         batch = pack(groups).to(self._policy.model.device)
         tolerance = math.inf if self._overlaps else TOLERANCE[self._recording.recipe.model.dtype]
-        tokens, temperature = self._recording.recipe.train.micro_tokens, self._recording.temperature
+        tokens, temperature = self._recording.recipe.train.micro_tokens, self._recording.temperature(step)
         scores = Scores(logprob_T=score_in_parts(self._policy, batch, tokens=tokens, temperature=temperature))
         return check_logprob_gap(batch, scores, tolerance=tolerance, version=version)
 
