@@ -84,6 +84,11 @@ def test_the_manifest_has_size_and_digest_of_every_file(tmp_path: Path):
         (lambda path: cut(path / "model.safetensors"), "model.safetensors is not as it was written"),
         (lambda path: (path / "manifest.json").unlink(), "manifest.json is missing"),
         (lambda path: cut(path / "manifest.json"), "manifest.json is damaged"),
+        (lambda path: (path / "manifest.json").write_text('{"step": 2, "files": {}}'), "manifest.json lists no files"),
+        (lambda path: (path / "manifest.json").write_text("[]"), "manifest.json is damaged"),
+        (lambda path: (path / "manifest.json").write_text("[" * 99_999), "manifest.json is damaged"),
+        (lambda path: list_also(path, "/etc/hostname"), "manifest.json is damaged"),
+        (lambda path: list_also(path, "../../thesis.txt"), "manifest.json is damaged"),
         (lambda path: shutil.copy(path.parent / "step_000001/manifest.json", path), "its manifest is that of step 1"),
     ],
 )
@@ -95,6 +100,25 @@ def test_a_broken_checkpoint_is_passed_over_and_reported(tmp_path: Path, harm, f
         assert checkpoints.latest() == tmp_path / "step_000001"
     with pytest.raises(RunFolderError, match=f"cannot load .*step_000002: {fault}; other checkpoints here: 1"):
         checkpoints.at(2)
+
+
+def list_also(path: Path, name: str) -> None:
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"][name] = {"bytes": 1, "sha256": ""}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("name", ["zz.safetensors", "adapter_config.json", "resume/ahead.zst"])
+def test_a_file_that_the_manifest_does_not_list_is_refused_and_nothing_is_passed_over(tmp_path: Path, name: str):
+    checkpoints = Checkpoints(tmp_path)
+    write(checkpoints, 1)
+    (write(checkpoints, 2) / name).write_bytes(b"other weights")
+    for find in (checkpoints.latest, lambda: checkpoints.at(2), lambda: checkpoints.find(2)):
+        with pytest.raises(RunFolderError, match=rf"{name} is not part of its checkpoint .*; remove it"):
+            find()
+    (tmp_path / "step_000002" / name).unlink()
+    (tmp_path / "step_000002" / ".DS_Store").touch()  # nobody reads what is hidden
+    assert checkpoints.latest() == tmp_path / "step_000002"
 
 
 def flip(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import tracemalloc
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,44 @@ def test_a_changed_byte_never_gives_other_groups(tmp_path: Path, block: int, mon
         except RunFolderError as error:
             assert str(error).startswith((f"{path} is damaged (", f"{path} was cut off"))  # noqa: PT017
             found += 1
-    assert found >= len(whole) - 2  # a header has a few bits that say nothing about the content
+    assert found >= len(whole) - 1  # a header has a bit that says nothing about the content
+
+
+def test_a_header_that_denies_its_checksum_is_damage(tmp_path: Path):
+    path = tmp_path / "step.jsonl.zst"
+    write_groups(path, [make_group(1)])
+    whole = path.read_bytes()
+    assert zstandard.get_frame_parameters(whole).has_checksum
+    path.write_bytes(whole[:4] + bytes([whole[4] ^ 0b100]) + whole[5:])
+    with pytest.raises(RunFolderError, match=r"step\.jsonl\.zst is damaged \(it goes on after its end\)"):
+        read_groups(path)
+
+
+@pytest.mark.parametrize("lines", [False, True], ids=["one endless line", "endless lines"])
+def test_a_small_file_that_expands_without_end_is_refused_early(
+    tmp_path: Path, lines: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ledger, "_ROOM", 4 * 2**20)
+    path = tmp_path / "step.jsonl.zst"
+    block = (b'{"group": "a"}' + b" " * 10_000 + b"\n" if lines else b" " * 10_000) * 100
+    compressor = zstandard.ZstdCompressor(level=3).compressobj()
+    path.write_bytes(b"".join([*(compressor.compress(block) for _ in range(200)), compressor.flush()]))
+    assert path.stat().st_size < 50_000
+    for read in (read_groups, lambda path: [None for _ in read_rows(path)]):
+        tracemalloc.start()
+        with pytest.raises(
+            RunFolderError, match=r"step\.jsonl\.zst expands to more than a ledger of its size can hold"
+        ):
+            read(path)
+        assert tracemalloc.get_traced_memory()[1] < 150 * 2**20  # of 200
+        tracemalloc.stop()
+
+
+def test_a_line_that_is_nested_without_end_is_damage(tmp_path: Path):
+    path = tmp_path / "step.jsonl.zst"
+    path.write_bytes(zstandard.ZstdCompressor().compress(b"[" * 999_999 + b"\n"))
+    with pytest.raises(RunFolderError, match=r"step\.jsonl\.zst is damaged"):
+        list(read_rows(path))
 
 
 def test_a_missing_ledger_is_named(tmp_path: Path):

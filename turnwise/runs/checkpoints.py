@@ -153,7 +153,7 @@ def refuse_strays(checkpoint: Path) -> Path:
         # No loader reads hidden files, and file browsers leave them everywhere.
         known = name in listed or name == MANIFEST or any(part.startswith(".") for part in PurePosixPath(name).parts)
         if not known and (path.is_symlink() or not path.is_dir()):
-            raise RunFolderError(f"{path} is no part of its checkpoint ({MANIFEST} does not list it); remove it")
+            raise RunFolderError(f"{path} is not part of its checkpoint ({MANIFEST} does not list it); remove it")
     return checkpoint
 
 
