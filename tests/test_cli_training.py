@@ -68,6 +68,14 @@ def test_train_then_resume_then_evaluate(here):
     assert (again.exit_code, "carry on with `turnwise resume runs/tiny`" in again.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/../../x", "", "a//b", ".", "a\x1b"])
+def test_a_name_never_leads_out_of_the_folder_of_runs(here, name):
+    refused = turnwise("train", *SMALL, f"name={json.dumps(name)}")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "it names a folder inside runs/" in refused.stderr
+    assert list(here.iterdir()) == []
+
+
 def test_nothing_is_overwritten(here):
     Path("runs/mine").mkdir(parents=True)
     Path("runs/mine/notes.txt").write_text("dear diary")

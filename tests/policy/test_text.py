@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from torch import Tensor
@@ -218,6 +219,17 @@ def test_a_model_that_is_not_causal_is_refused(tmp_path: Path) -> None:
 def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
     make_model("llama").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"has no tokenizer.*save_pretrained"):
+        TextPolicy.load(tmp_path)
+
+
+def test_a_model_without_some_of_its_weights_is_refused(tmp_path: Path) -> None:
+    policy = TextPolicy.load("pico")
+    policy.save(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    gone = sorted(weights)[3]
+    kept = {name: weight for name, weight in weights.items() if name != gone}
+    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=rf"has no weights for {gone} .* random numbers; copy the model again"):
         TextPolicy.load(tmp_path)
 
 

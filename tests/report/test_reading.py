@@ -11,6 +11,7 @@ from tests.report.page_data import data_of
 from tests.report.runs import write_run
 from turnwise.report import write_report
 from turnwise.report.reading import read_run
+from turnwise.runs import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,15 @@ def test_a_run_cut_off_in_the_middle_of_every_file_still_reports(run: Path, tmp_
     assert shown["curves"]["step"] == list(range(1, 30))
     assert shown["summary"]["steps"] == 29
     assert shown["summary"]["verdict"].endswith("It has not finished: 30 steps were asked for.")
+
+
+def test_numbers_that_are_not_those_the_run_wrote_become_a_sentence(run: Path, tmp_path: Path) -> None:
+    folder = RunFolder.open(run)
+    folder.checkpoints.write(31, lambda _: None, folder.marks())
+    metrics = folder.metrics.path
+    metrics.write_bytes(metrics.read_bytes().replace(b'"step": 7', b'"step": 8', 1))
+    (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]
+    assert [problem for problem in shown["problems"] if "metrics.jsonl is damaged or was edited" in problem]
 
 
 @pytest.mark.parametrize(

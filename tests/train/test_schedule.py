@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.train.config import Schedule
-from turnwise.train.schedule import learning_rate_factor
+from turnwise.train.config import Schedule, Train
+from turnwise.train.schedule import find_jump, learning_rate_factor
 
 
 def curve(schedule: Schedule, *, total: int, warmup: int = 0) -> list[float]:
@@ -41,3 +41,13 @@ def test_no_step_stands_still_or_overshoots(step: int, total: int, warmup: int, 
     assert 0 < factor <= 1
     if step >= total and step > warmup and schedule != "constant" and total > warmup + 1:
         assert factor == pytest.approx(0.1)
+
+
+def test_a_longer_schedule_makes_the_rate_jump_and_a_little_longer_one_does_not() -> None:
+    decay = Train(steps=16, schedule="linear", learning_rate=1e-3)
+    longer, little, other = (
+        decay.model_copy(update=change) for change in ({"steps": 200}, {"steps": 17}, {"warmup": 0})
+    )
+    said = "with this change the learning rate of step 17 is 0.00093, where it would have been 0.0001"
+    assert find_jump(17, decay, longer) == said
+    assert find_jump(9, decay, little) == find_jump(17, decay, other) == ""
