@@ -246,7 +246,7 @@ def test_links_to_checkpoints_ledgers_and_drafts_cost_nothing_elsewhere(tmp_path
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.txt").write_text("words")
-    for name in ("rollouts/step_000002.jsonl.zst", "config.yaml.draft", "meta.json.0a0a0a0a.draft"):
+    for name in ("rollouts/step_000002.jsonl.zst", "config.yaml.0a0a0a0a.draft"):
         (run.path / name).symlink_to(precious / "thesis.txt")
     for name in ("checkpoints/step_000002.draft", "checkpoints/step_000001.old.draft"):
         (run.path / name).symlink_to(precious)

@@ -73,17 +73,14 @@ class Checkpoints:
         return refuse_strays(path) if path.is_dir() and not find_fault(path) else None
 
     def has_journals(self, step: int) -> bool:
-        """Whether the checkpoint of a step says where the run's journals were."""
-        return (self.path(step) / JOURNALS).is_file()
+        """Whether the checkpoint of a step still says where the run's journals were."""
+        return not find_fault(self.path(step), only=JOURNALS)
 
     def journals(self, step: int) -> dict[str, Mark]:
         """Where the run's journals were when the checkpoint of a step was written."""
-        path = self.path(step) / JOURNALS
-        try:
-            with explained("read", path):
-                return {name: Mark(**mark) for name, mark in _read_mapping(path).items()}
-        except TypeError:
-            raise RunFolderError(f"{path} is damaged; copy the checkpoint again, or remove it") from None
+        if fault := find_fault(self.path(step), only=JOURNALS):
+            raise RunFolderError(f"cannot load {self.path(step)}: {fault}")
+        return {name: Mark(**mark) for name, mark in _read_mapping(self.path(step) / JOURNALS).items()}
 
     def prune(self, keep: int = 2, always: Collection[int] = ()) -> None:
         """Remove all but the newest `keep` and those of the steps in `always`."""
@@ -106,15 +103,16 @@ class Checkpoints:
         return self.folder / f"step_{step:06d}"
 
 
-def find_fault(checkpoint: Path) -> str:
-    """What is wrong with a checkpoint in words; empty when every byte is as it was written."""
+def find_fault(checkpoint: Path, *, only: str | None = None) -> str:
+    """What is wrong with a checkpoint, or only with one file of it, in words; empty when every byte is as written."""
     try:
         manifest = _read_mapping(checkpoint / MANIFEST)
         if manifest["step"] != int(checkpoint.name.removeprefix("step_")):
             return f"its manifest is that of step {manifest['step']}"
         if not manifest["files"]:
             return f"{MANIFEST} lists no files"
-        for name, written in manifest["files"].items():
+        files = manifest["files"] if only is None else {only: manifest["files"][only]}
+        for name, written in files.items():
             if name.startswith("/") or ".." in name.split("/"):
                 return f"{MANIFEST} is damaged"
             if _describe(checkpoint / name) != written:

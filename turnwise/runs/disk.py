@@ -75,9 +75,9 @@ def draft_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{DRAFT}")
 
 
-def remove_drafts(folder: Path) -> None:
+def remove_drafts(folder: Path, *, of: str = "*") -> None:
     """Remove what a killed writer left in a folder. For its one writer only: a draft may be in the making."""
-    for draft in folder.glob(f"*{DRAFT}"):
+    for draft in folder.glob(f"{of}{DRAFT}"):
         if draft.is_dir() and not draft.is_symlink():
             shutil.rmtree(draft)
         else:

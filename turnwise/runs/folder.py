@@ -95,8 +95,9 @@ class RunFolder:
                     f"{self.path} is being written by another process; wait until it is done, or stop it first"
                 ) from error
             with explained("clean", self.path):
-                for folder in (self.path, self.path / "rollouts", self.checkpoints.folder):
-                    remove_drafts(folder)
+                remove_drafts(self.path, of=f"{CONFIG}.*")  # the rest of this folder may be the user's own
+                remove_drafts(self.path / "rollouts")
+                self.checkpoints.clean()
             yield
 
     def begin(self, config: Mapping[str, Any], *, command: Sequence[str] = (), changes: Sequence[str] = ()) -> None:
@@ -183,8 +184,8 @@ class RunFolder:
 
     def _remember(self, kind: str, step: int, config: Mapping[str, Any], **content: Any) -> None:
         if config != self.config:
-            self.config = dict(config)
             _write_config(self.path, config)
+            self.config = dict(config)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.history.append({"step": step, "time": now, "kind": kind, **content, "recipe": self.config})
 
