@@ -120,16 +120,15 @@ def test_truncate_refuses_a_journal_that_is_shorter_or_was_edited(tmp_path: Path
 
 
 def test_the_mark_of_a_growing_journal_reads_only_what_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    journal, whole = Journal(tmp_path / "metrics.jsonl"), hashlib.sha256()
     read: list[int] = []
     monkeypatch.setattr(journal_module, "hashlib", SimpleNamespace(sha256=lambda: Counting(read)))
-    counted = Journal(journal.path)
+    journal = Journal(tmp_path / "metrics.jsonl")
     for step in range(50):
-        counted.append({"step": step, "text": "x" * 100})
-        mark = counted.mark()
-    whole.update(journal.path.read_bytes())
-    assert mark == {"bytes": journal.path.stat().st_size, "sha256": whole.hexdigest()}
-    assert sum(read) == mark["bytes"]
+        journal.append({"step": step, "text": "x" * 100})
+        journal.mark()
+    content = journal.path.read_bytes()
+    assert journal.mark() == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    assert sum(read) == len(content)
 
 
 class Counting:
