@@ -8,6 +8,7 @@ it is what decides. Special tokens come from the template alone; what reads like
 
 from __future__ import annotations
 
+import copy
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
@@ -112,13 +113,34 @@ class Renderer:
         text = text.replace(_BREAK, "").replace(_MARK, "")
         return self._special.sub(lambda found: found[0][0] + _BREAK + found[0][1:], text)
 
-    def render(self, messages: list[dict[str, str]]) -> str:
+    def shield_all(self, value: Any) -> Any:
+        """The same value with every text in it shielded: for the structured parts of messages."""
+        if isinstance(value, str):
+            return self.shield(value)
+        if isinstance(value, Mapping):
+            return {self.shield(str(key)): self.shield_all(each) for key, each in value.items()}
+        return [self.shield_all(each) for each in value] if isinstance(value, list) else value
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The template's own text for shielded messages."""
         text = self._tokenizer.apply_chat_template(
-            messages, chat_template=self._template, tokenize=False, add_generation_prompt=True, **self._options
+            [dict(message) for message in messages],
+            chat_template=self._template,
+            tokenize=False,
+            add_generation_prompt=True,
+            **self._options,
         )
         assert isinstance(text, str)
         return text
+
+    def showing(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
+        """The same renderer with tools for the template to present; raises ValueError where it presents none."""
+        other = copy.copy(self)
+        other._options = {**self._options, "tools": [self.shield_all(tool) for tool in tools]}
+        probe = [{"role": "user", "content": "?"}]
+        if other.render(probe) == self.render(probe):
+            raise ValueError("the chat template presents no tools; describe them in the system message instead")
+        return other
 
     def encode(self, text: str) -> list[int]:
         """Tokens of rendered text: its special tokens are the template's, whatever was shielded is plain text."""
@@ -237,11 +259,13 @@ class Conversation:
     text: str = ""
     """What the tokens of the current sequence spell, shielded."""
 
-    def observe(self, observation: str) -> Prompt:
-        """What comes in before the next turn, as tokens."""
+    def observe(self, observation: str, fields: Mapping[str, str] | None = None) -> Prompt:
+        """What comes in before the next turn, as tokens; `fields` of the message are for templates that read them."""
         renderer = self.renderer
         role = renderer.observation_role if self.turns else "user"
-        self.messages.append({"role": role, "content": renderer.shield(observation)})
+        self.messages.append(
+            {"role": role, "content": renderer.shield(observation), **renderer.shield_all(fields or {})}
+        )
         rendered = renderer.render(self.messages)
         text = rendered.replace(_MARK, "")
         restarts = not text.startswith(self.text)

@@ -4,8 +4,8 @@
 environment, no other process in sight. Resource limits bind inside, and a deadline ends the whole namespace. Without
 bubblewrap nothing runs: there is no unprotected fallback.
 
-Memory is limited per process (`Limits.memory_bytes`); a run as a whole can use that times `Limits.processes`. A filter of
-system calls closes the known ways to make the kernel hold more than that for a program.
+Memory is limited per process (`Limits.memory_bytes`); a run as a whole can use that times `Limits.processes`. A filter
+of system calls closes the known ways to make the kernel hold more than that for a program.
 Namespaces leave a finished process for the machine's init to collect: start containers with one (`docker run --init`).
 """
 
