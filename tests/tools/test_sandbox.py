@@ -82,18 +82,23 @@ def test_a_listener_on_the_host_cannot_be_reached():
         tcp.settimeout(0.1)
         execution = run(f"""
             import socket
-            targets = [(socket.AF_INET, {tcp.getsockname()!r}), (socket.AF_UNIX, {name!r})]
-            for family, address in targets:
+            pair = socket.socketpair(type=socket.SOCK_DGRAM)[0]
+            attempts = [
+                lambda: socket.create_connection({tcp.getsockname()!r}),
+                lambda: socket.socket(socket.AF_UNIX).connect({name!r}),
+                lambda: pair.connect({name!r}),
+            ]
+            for attempt in attempts:
                 try:
-                    socket.socket(family).connect(address)
+                    attempt()
                     print("reached")
                 except OSError as error:
                     print("stopped")
-            print(sorted(name for _, name in socket.if_nameindex()))
+            print([line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line])
         """)
         with pytest.raises(TimeoutError):
             tcp.accept()
-    assert execution.stdout == "stopped\nstopped\n['lo']\n"
+    assert execution.stdout == "stopped\nstopped\nstopped\n['lo']\n"
 
 
 def test_nothing_outside_the_private_temp_folder_can_be_written(tmp_path: Path):
@@ -180,8 +185,8 @@ def test_two_runs_at_once_do_not_share_the_process_limit():
 
 
 def test_a_fork_bomb_is_gone_after_its_deadline():
-    # The namespace's first process shows the size of /tmp in its command line: a number of our own finds it again.
-    limits = Limits(wall_seconds=0.7, temp_bytes=10**6 + secrets.randbelow(10**6))
+    # The namespace's first process shows its limits in its command line: a number of our own finds it again.
+    limits = Limits(wall_seconds=0.7, file_bytes=10**6 + secrets.randbelow(10**6))
     begin = time.perf_counter()
     execution = run(
         """
@@ -197,7 +202,7 @@ def test_a_fork_bomb_is_gone_after_its_deadline():
     assert execution.timed_out
     assert time.perf_counter() - begin < 20
     time.sleep(0.05)
-    assert not any(f"--size {limits.temp_bytes} " in command for command in host_commands())
+    assert not any(f"--fsize={limits.file_bytes} " in command for command in host_commands())
 
 
 @pytest.mark.parametrize("code", ["x = bytearray(10**9)", "x = []\nwhile True: x.append(bytearray(10**6))"])
@@ -322,6 +327,134 @@ def test_memory_that_no_limit_counts_cannot_be_had():
         print(libc.syscall(0x40000000 + 39), ctypes.get_errno())
     """)
     assert execution.stdout == "-1 1 -1\nstopped\n-1 1\n"
+
+
+def test_files_cannot_carry_attributes_which_no_limit_counts():
+    execution = run("""
+        import os
+        open("/tmp/file", "w").close()
+        folder = os.open("/tmp", os.O_RDONLY)
+        access_list = b"\\2\\0\\0\\0"
+        for place in ("/tmp/file", "/tmp", folder):
+            for name, value in (("user.a", b"x" * 60_000), ("system.posix_acl_access", access_list)):
+                try:
+                    os.setxattr(place, name, value)
+                    print("set")
+                except PermissionError:
+                    print("stopped")
+        try:
+            os.setxattr("/tmp/file", "user.a", b"x", follow_symlinks=False)
+        except PermissionError:
+            print("stopped")
+    """)
+    assert execution.stdout == "stopped\n" * 7
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        "open(f'/tmp/{count:0200d}', 'w').close()",
+        "os.mkdir(f'/tmp/{count:0200d}')",
+        "os.symlink('x' * 100, f'/tmp/{count:0200d}')",
+        "os.link('/tmp/first', f'/tmp/{count:0200d}')",
+        "os.mkfifo(f'/tmp/{count:0200d}')",
+    ],
+    ids=["files", "folders", "symbolic links", "hard links", "named pipes"],
+)
+def test_whatever_a_program_makes_in_its_temp_folder_is_counted(make: str):
+    execution = run(
+        f"""
+        import os
+        open("/tmp/first", "w").close()
+        count = 0
+        try:
+            while count < 1000:
+                {make}
+                count += 1
+        except OSError as error:
+            print(count, error.strerror)
+        """,
+        Limits(temp_files=100),
+    )
+    # One is the folder itself, another the first file.
+    assert execution.stdout == "98 No space left on device\n"
+
+
+def test_no_socket_can_be_made_but_a_pair_within_the_sandbox():
+    execution = run("""
+        import itertools, socket
+        made = set()
+        for make, family, kind, protocol in itertools.product(
+            (socket.socket, socket.socketpair), range(64), (*range(1, 7), 10), (0, 1, 16)
+        ):
+            try:
+                made.add((make.__name__, make(family, kind, protocol) and family))
+            except OSError:
+                pass
+        print(made)
+    """)
+    assert execution.stdout == "{('socketpair', 1)}\n"
+
+
+def test_what_the_kernel_would_keep_outside_every_limit_is_refused():
+    execution = run("""
+        import ctypes
+        libc = ctypes.CDLL(None, use_errno=True)
+        names = "inotify_init inotify_init1 fanotify_init splice tee vmsplice ptrace socket".split()
+        landlock, setxattrat, io_uring, secret = 444, 463, 425, 447
+        for name in names:
+            print(name, getattr(libc, name)(-1, -1, -1, -1), ctypes.get_errno())
+        for number in (landlock, setxattrat, io_uring, secret):
+            print(number, libc.syscall(number, -1, -1, -1, -1), ctypes.get_errno())
+        print("mq_open", libc.mq_open(b"/queue", 0o102, 0o600, None), ctypes.get_errno())
+        timer, count = ctypes.c_void_p(), 0
+        while count < 1000 and libc.timer_create(0, None, ctypes.byref(timer)) == 0:
+            count += 1
+        print(count)
+    """)
+    *refused, timers = execution.stdout.splitlines()
+    assert [line.partition(" ")[2] for line in refused] == ["-1 1"] * 13
+    assert int(timers) <= 64
+
+
+def test_ordinary_programs_work_within_what_is_forbidden():
+    execution = run("""
+        import asyncio, os, shutil, sqlite3, subprocess, tempfile, threading
+
+        async def wake():
+            loop = asyncio.get_running_loop()
+            print(await loop.run_in_executor(None, lambda: "thread"))
+            process = await asyncio.create_subprocess_exec("/bin/echo", "child", stdout=subprocess.PIPE)
+            print((await process.communicate())[0].decode().strip())
+
+        asyncio.run(wake())
+        with tempfile.TemporaryDirectory() as folder:
+            open(f"{folder}/a", "w").write("copied")
+            shutil.copy2(f"{folder}/a", f"{folder}/b")
+            print(open(f"{folder}/b").read())
+            database = sqlite3.connect(f"{folder}/data")
+            with database:
+                database.execute("create table numbers (n)")
+                database.execute("insert into numbers values (7)")
+            print(database.execute("select n from numbers").fetchone()[0])
+        print(subprocess.run(["/bin/sh", "-c", "echo a | tr a b"], capture_output=True, text=True).stdout.strip())
+    """)
+    assert (execution.stdout, execution.stderr) == ("thread\nchild\ncopied\n7\nb\n", "")
+
+
+def test_an_ordinary_user_gets_the_same_sandbox_as_root():
+    if os.geteuid() != 0:
+        pytest.skip("needs root, who alone can become another user; everybody else runs this whole file as one")
+    program = (
+        "from turnwise.tools.sandbox import Limits, run_python_sync\n"
+        'code = \'import os; print(os.getuid(), os.statvfs("/tmp").f_files, os.listdir("/tmp"))\'\n'
+        "print(run_python_sync(code, Limits(temp_files=300)))"
+    )
+    as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", sys.executable]
+    if subprocess.run([*as_nobody, "-c", "import turnwise"], capture_output=True, cwd="/").returncode != 0:
+        pytest.skip("nobody may not read this interpreter or this package")
+    done = subprocess.run([*as_nobody, "-c", program], capture_output=True, text=True, cwd="/")
+    assert "stdout='65534 300 []\\n', stderr='', exit_code=0" in done.stdout, done.stderr
 
 
 def test_hostile_source_text_gives_a_result():

@@ -22,6 +22,7 @@ from typing import Any
 
 from turnwise.envs.base import Env
 from turnwise.envs.faults import FAULTS, EpisodeError, describe
+from turnwise.envs.foreign import adapted
 from turnwise.envs.registry import EnvSpec, check, check_arguments, find, make, register
 
 _STOP = b""
@@ -55,7 +56,7 @@ class EnvSource:
 
     def build(self) -> Env:
         """A new instance."""
-        return make(self.env, **self.kwargs) if isinstance(self.env, str) else self.env(**self.kwargs)
+        return make(self.env, **self.kwargs) if isinstance(self.env, str) else adapted(self.env(**self.kwargs))
 
 
 class WorkerProcess:

@@ -14,6 +14,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from turnwise.envs.base import Env
+from turnwise.envs.foreign import adapted
 
 ENTRY_POINT_GROUP = "turnwise.envs"
 """Installed packages list `name = "module"` here; importing the module registers its environments."""
@@ -116,7 +117,7 @@ def make(env_id: str, **kwargs: Any) -> Env:
     try:
         factory, arguments = _entry(spec), {**spec.kwargs, **fields, **kwargs}
         check_arguments(env_id, factory, arguments)
-        env = factory(**arguments)
+        env = adapted(factory(**arguments))
         if missing := [name for name in ("reset", "step", "close") if not callable(getattr(env, name, None))]:
             raise ValueError(f"{env_id} is no environment: it has no {missing[0]}; derive it from turnwise.envs.Env")
         return env

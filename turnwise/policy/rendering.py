@@ -8,10 +8,12 @@ it is what decides. Special tokens come from the template alone; what reads like
 
 from __future__ import annotations
 
+import copy
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from jinja2 import TemplateError
@@ -24,6 +26,8 @@ from turnwise.policy.rendering_templates import TEMPLATES
 _BREAK, _MARK = "\ufdd0", "\ufdd1"
 _MARKER = re.compile(r"<[|｜][^|｜<>]+[|｜]>")
 _OPEN_REASONING = re.compile(r"<think>\s*\Z")
+_STAND_INS = ("\ufffd", "?", "")
+"""What takes the place of a character that a tokenizer reads as a whole special token: the first that is plain text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +75,7 @@ class Renderer:
         self._tokenizer, self._options = tokenizer, dict(options or {})
         self._template = _choose_template(tokenizer, template)
         self._special_ids = _special_ids(tokenizer)
-        self._forbidden_ids = frozenset(self._special_ids.values())
+        self._forbidden_ids = frozenset(self._special_ids.values()) - _unknown_ids(tokenizer)
         longest_first = sorted(self._special_ids, key=len, reverse=True)
         self._special = re.compile("(" + ("|".join(map(re.escape, longest_first)) or r"(?!)") + ")")
         if template in TEMPLATES:
@@ -109,13 +113,34 @@ class Renderer:
         text = text.replace(_BREAK, "").replace(_MARK, "")
         return self._special.sub(lambda found: found[0][0] + _BREAK + found[0][1:], text)
 
-    def render(self, messages: list[dict[str, str]]) -> str:
+    def shield_all(self, value: Any) -> Any:
+        """The same value with every text in it shielded: for the structured parts of messages."""
+        if isinstance(value, str):
+            return self.shield(value)
+        if isinstance(value, Mapping):
+            return {self.shield(str(key)): self.shield_all(each) for key, each in value.items()}
+        return [self.shield_all(each) for each in value] if isinstance(value, list) else value
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The template's own text for shielded messages."""
         text = self._tokenizer.apply_chat_template(
-            messages, chat_template=self._template, tokenize=False, add_generation_prompt=True, **self._options
+            [dict(message) for message in messages],
+            chat_template=self._template,
+            tokenize=False,
+            add_generation_prompt=True,
+            **self._options,
         )
         assert isinstance(text, str)
         return text
+
+    def showing(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
+        """The same renderer with tools for the template to present; raises ValueError where it presents none."""
+        other = copy.copy(self)
+        other._options = {**self._options, "tools": [self.shield_all(tool) for tool in tools]}
+        probe = [{"role": "user", "content": "?"}]
+        if other.render(probe) == self.render(probe):
+            raise ValueError("the chat template presents no tools; describe them in the system message instead")
+        return other
 
     def encode(self, text: str) -> list[int]:
         """Tokens of rendered text: its special tokens are the template's, whatever was shielded is plain text."""
@@ -145,11 +170,48 @@ class Renderer:
         self.stats.altered += self.decode(prompt.ids) != text.replace(_BREAK, "")
 
     def _encode_plain(self, piece: str) -> list[int]:
+        """Tokens of text without any special one; ordinary text is encoded whole, as the tokenizer would."""
         ids = self._encode_text(piece.replace(_BREAK, ""))
-        if self._forbidden_ids.isdisjoint(ids):
-            return ids
-        # The tokenizer does not call this token special, so it cannot be told to leave it alone: break it up.
-        return [id for part in piece.split(_BREAK) for id in self._encode_text(part)]
+        return ids if self._is_plain(ids) else self._encode_apart(piece.split(_BREAK))
+
+    def _encode_apart(self, parts: Sequence[str]) -> list[int]:
+        """Tokens of parts that are cut until none of them reads like a special token.
+
+        What a message spells is not all that a tokenizer may find: it can normalise Unicode or case first, keep its
+        markers in its vocabulary, or not call them special, so that it cannot be told to leave them alone.
+        """
+        ids, waiting = list[int](), [*reversed(parts)]
+        while waiting:
+            part = waiting.pop()
+            spelt = self._encode_text(part)
+            if self._is_plain(spelt):
+                ids += spelt
+            elif len(part) == 1:
+                ids += next(other for text in _STAND_INS if self._is_plain(other := self._encode_text(text)))
+            else:
+                waiting += reversed(self._cut(part))
+        return ids
+
+    def _cut(self, text: str) -> list[str]:
+        """The text in two or more, cut inside every special token that the tokenizer finds in it."""
+        places = set[int]()
+        for start, end in self._special_spans(text):
+            places |= {(start + end) // 2} if end - start > 1 else {start, end}
+        inside = sorted(places - {0, len(text)}) or [len(text) // 2]
+        return [text[start:end] for start, end in pairwise([0, *inside, len(text)])]
+
+    def _special_spans(self, text: str) -> list[tuple[int, int]]:
+        if not self._tokenizer.is_fast:  # tokenizers in Python do not say where their tokens come from
+            return []
+        found = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
+        return [
+            span
+            for id, span in zip(found["input_ids"], found["offset_mapping"], strict=True)
+            if id in self._forbidden_ids
+        ]
+
+    def _is_plain(self, ids: Sequence[int]) -> bool:
+        return self._forbidden_ids.isdisjoint(ids)
 
     def _encode_text(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True) if text else []
@@ -197,11 +259,13 @@ class Conversation:
     text: str = ""
     """What the tokens of the current sequence spell, shielded."""
 
-    def observe(self, observation: str) -> Prompt:
-        """What comes in before the next turn, as tokens."""
+    def observe(self, observation: str, fields: Mapping[str, str] | None = None) -> Prompt:
+        """What comes in before the next turn, as tokens; `fields` of the message are for templates that read them."""
         renderer = self.renderer
         role = renderer.observation_role if self.turns else "user"
-        self.messages.append({"role": role, "content": renderer.shield(observation)})
+        self.messages.append(
+            {"role": role, "content": renderer.shield(observation), **renderer.shield_all(fields or {})}
+        )
         rendered = renderer.render(self.messages)
         text = rendered.replace(_MARK, "")
         restarts = not text.startswith(self.text)
@@ -253,3 +317,13 @@ def _special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """Special tokens by their text, and those that look it: some tokenizers forget to call their markers special."""
     added = tokenizer.added_tokens_decoder.items()
     return {token.content: id for id, token in added if token.special or _MARKER.fullmatch(token.content)}
+
+
+def _unknown_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    """The token of unknown words, which ordinary text may contain, unless it also begins or ends a text."""
+    unknown = tokenizer.unk_token_id
+    return frozenset([unknown] if isinstance(unknown, int) and unknown not in _ends(tokenizer) else [])
+
+
+def _ends(tokenizer: PreTrainedTokenizerBase) -> tuple[object, object]:
+    return tokenizer.bos_token_id, tokenizer.eos_token_id

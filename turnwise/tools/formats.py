@@ -145,20 +145,29 @@ class JsonFormat:
         return self._read(value, tools) if is_call else None
 
     def _read(self, value: dict[str, Any] | CallError, tools: Mapping[str, Tool]) -> ToolCall | CallError:
-        if isinstance(value, CallError):
-            return value
-        function = value.get("function", value)
-        if not isinstance(function, dict) or not isinstance(name := function.get("name"), str):
-            return CallError(message='a call is an object with a "name" and "arguments"')
-        if name not in tools:
-            return _unknown(name, tools)
-        arguments = function.get("arguments", {})
-        arguments = _load_object(arguments) if isinstance(arguments, str) else arguments
-        if isinstance(arguments, CallError):
-            return arguments
-        if not isinstance(arguments, dict):
-            return CallError(message='"arguments" must be an object, such as {"query": "..."}')
-        return ToolCall(name=name, arguments=arguments)
+        call = value if isinstance(value, CallError) else read_call(value)
+        return _unknown(call.name, tools) if isinstance(call, ToolCall) and call.name not in tools else call
+
+
+def read_call(value: Mapping[str, Any]) -> ToolCall | CallError:
+    """A call in the OpenAI form: `{"function": {"name": "search", "arguments": ...}}`, or the inner object alone."""
+    function = value.get("function", value)
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str) or not name:
+        return CallError(message='a call is an object with a "name" and "arguments"')
+    arguments = function.get("arguments", {})
+    arguments = _load_object(arguments) if isinstance(arguments, str) else arguments
+    if isinstance(arguments, CallError):
+        return arguments
+    if not isinstance(arguments, dict):
+        return CallError(message='"arguments" must be an object, such as {"query": "..."}')
+    return ToolCall(name=name, arguments=arguments)
+
+
+def write_call(call: ToolCall) -> str:
+    """A call in the words that `JsonFormat` reads."""
+    body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
+    return f"<tool_call>{body.replace('</', '<' + chr(92) + '/')}</tool_call>"  # no argument may close the tag
 
 
 def render_tools(tools: Iterable[Tool], formats: Iterable[Format]) -> str:

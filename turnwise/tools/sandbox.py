@@ -4,7 +4,8 @@
 environment, no other process in sight. Resource limits bind inside, and a deadline ends the whole namespace. Without
 bubblewrap nothing runs: there is no unprotected fallback.
 
-Memory is limited per process (`Limits.memory_bytes`); a run as a whole can use that times `Limits.processes`.
+Memory is limited per process (`Limits.memory_bytes`); a run as a whole can use that times `Limits.processes`. A filter
+of system calls closes the known ways to make the kernel hold more than that for a program.
 Namespaces leave a finished process for the machine's init to collect: start containers with one (`docker run --init`).
 """
 
@@ -27,11 +28,14 @@ from turnwise.waiting import finish
 _NOBODY = 65534
 _SCRIPT = "/code/main.py"
 _PYTHON_HOME = "/python"
-_STAGED_PYTHON = "/tmp/python"
-"""Where the interpreter waits between the two steps of a start by root."""
+_STAGED_PYTHON, _STAGED_TEMP = "/tmp/python", "/tmp/temp"
+"""Where the interpreter and the program's /tmp wait between the two steps of a start."""
+_MOUNT_AND_GO_ON = '"$0" -n -t tmpfs -o "$1" none "$2" && shift 2 && exec "$@"'
+_PENDING_SIGNALS = 64
+"""Timers count as these; the kernel's own limit follows the size of the machine."""
 
 _INSTALL = (
-    "install it with `apt install bubblewrap util-linux` (Debian, Ubuntu) or `dnf install bubblewrap util-linux` "
+    "install it with `apt install bubblewrap util-linux mount` (Debian, Ubuntu) or `dnf install bubblewrap util-linux` "
     "(Fedora); code is never run without it"
 )
 _ALLOW = (
@@ -42,7 +46,10 @@ _ALLOW = (
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one run may use: `Limits(wall_seconds=2.0)`. Processes include threads; bytes of output count per stream."""
+    """What one run may use: `Limits(wall_seconds=2.0)`. Processes include threads; bytes of output count per stream.
+
+    `temp_files` counts the folders and links in `/tmp` too.
+    """
 
     wall_seconds: float = 5.0
     cpu_seconds: int = 5
@@ -51,6 +58,7 @@ class Limits:
     open_files: int = 64
     file_bytes: int = 8 * 2**20
     temp_bytes: int = 16 * 2**20
+    temp_files: int = 4096
     output_bytes: int = 64 * 2**10
 
     def __post_init__(self) -> None:
@@ -104,7 +112,7 @@ def run_python_sync(code: str, limits: Limits | None = None) -> Execution:
 @cache
 def check_sandbox() -> None:
     """Raise ValueError, with the fix, when this machine cannot run the sandbox. Only a success is remembered."""
-    for program in ("bwrap", "prlimit", "setpriv"):
+    for program in ("bwrap", "mount", "prlimit", "setpriv"):
         if shutil.which(program) is None:
             raise ValueError(f"the Python sandbox needs the program {program!r}: {_INSTALL}")
     with _prepared("", Limits()) as (command, descriptors):
@@ -176,32 +184,47 @@ def _memory_file(content: bytes) -> int:
 
 
 def _command(limits: Limits, script: int, calls: int) -> list[str]:
-    as_root = os.geteuid() == 0
-    home = _STAGED_PYTHON if as_root else sys.base_prefix
     python = f"{_PYTHON_HOME}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     return [
-        *(_step_down(sys.base_prefix) if as_root else []),
-        *_isolate(limits, home),
+        *_stage(limits),
+        *_isolate(),
         *("--ro-bind-data", str(script), _SCRIPT, "--seccomp", str(calls), "--remount-ro", "/"),
         *_limit(limits),
         *(python, "-I", "-S", _SCRIPT),
     ]
 
 
-def _step_down(python_home: str) -> list[str]:
-    """Root becomes nobody first, because the kernel exempts root's processes from the limit on their number.
+def _stage(limits: Limits) -> list[str]:
+    """A first step that only sees to the next one: it mounts `/tmp` with a limit on files, which bubblewrap cannot set.
 
-    Nobody may not be able to read root's interpreter, so it is mounted to where everyone can. The outer process
-    namespace is what one signal ends: a change of user cuts the inner one loose from its parent.
+    Its process namespace is what one signal ends: a change of user cuts the inner one loose from its parent.
     """
+    as_root = os.geteuid() == 0
+    user = [] if as_root else _root_of_a_namespace()
+    options = f"size={limits.temp_bytes},nr_inodes={limits.temp_files},mode=1777"
     return [
-        *(_program("bwrap"), "--unshare-pid", "--die-with-parent", "--dev-bind", "/", "/"),
-        *("--tmpfs", "/tmp", "--ro-bind", python_home, _STAGED_PYTHON),
-        *(_program("setpriv"), "--reuid", str(_NOBODY), "--regid", str(_NOBODY), "--clear-groups"),
+        *(_program("bwrap"), "--unshare-pid", "--die-with-parent", *user, "--dev-bind", "/", "/"),
+        *("--tmpfs", "/tmp", "--ro-bind", sys.base_prefix, _STAGED_PYTHON, "--dir", _STAGED_TEMP),
+        *("/bin/sh", "-c", _MOUNT_AND_GO_ON, _program("mount"), options, _STAGED_TEMP),
+        *(_step_down() if as_root else []),
     ]
 
 
-def _isolate(limits: Limits, python_home: str) -> list[str]:
+def _root_of_a_namespace() -> list[str]:
+    """A user who may mount, and then hand its own identity on to a namespace within."""
+    capabilities = ("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETFCAP")
+    return ["--unshare-user", "--uid", "0", "--gid", "0", *capabilities]
+
+
+def _step_down() -> list[str]:
+    """Root becomes nobody, because the kernel exempts root's processes from the limit on their number.
+
+    Nobody may not be able to read root's interpreter: that is why it is mounted to where everyone can.
+    """
+    return [_program("setpriv"), "--reuid", str(_NOBODY), "--regid", str(_NOBODY), "--clear-groups"]
+
+
+def _isolate() -> list[str]:
     # /dev, and the root that _command makes read-only, live in memory too: writable they would get round temp_bytes.
     return [
         _program("bwrap"),
@@ -209,9 +232,9 @@ def _isolate(limits: Limits, python_home: str) -> list[str]:
         *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
         *("--setenv", "LD_LIBRARY_PATH", f"{_PYTHON_HOME}/lib", "--hostname", "sandbox"),
         *_system(),
-        *("--ro-bind", python_home, _PYTHON_HOME),
+        *("--ro-bind", _STAGED_PYTHON, _PYTHON_HOME),
         *("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"),
-        *("--size", str(limits.temp_bytes), "--tmpfs", "/tmp", "--chdir", "/tmp"),
+        *("--bind", _STAGED_TEMP, "/tmp", "--chdir", "/tmp"),
     ]
 
 
@@ -234,6 +257,7 @@ def _limit(limits: Limits) -> list[str]:
         f"--nproc={limits.processes}",
         f"--nofile={limits.open_files}",
         f"--fsize={limits.file_bytes}",
+        f"--sigpending={_PENDING_SIGNALS}",
         "--core=0",
     ]
 

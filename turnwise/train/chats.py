@@ -11,11 +11,12 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from turnwise.policy.rendering import Renderer
-from turnwise.train.demonstrations import add_tokens
-from turnwise.types import Group, Message, StopReason, Trajectory, Turn
+from turnwise.policy.rendering import Conversation, Renderer
+from turnwise.tools.formats import write_call
+from turnwise.train.chat_messages import ChatMessage, check_results, read_message
+from turnwise.train.demonstrations import end_turn, spell
+from turnwise.types import Group, StopReason, Trajectory, Turn
 
-_ROLES = ("system", "user", "tool", "assistant")
 _FORM = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
 _SHOWN = 10
 """Bad lines that one error lists."""
@@ -32,7 +33,8 @@ def chat_groups(path: str | Path, renderer: Renderer, *, limit: int | None = Non
         if limit is not None and len(groups) == limit:
             break
         try:
-            turns = _turns(_messages(line), renderer)
+            messages, tools = _chat(line)
+            turns = _turns(messages, renderer.showing(tools) if tools else renderer)
         except (ValueError, TemplateError) as error:
             problems.append(f"{path}, line {number}: {_fixable(error)}")
         else:
@@ -57,33 +59,23 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
     return ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
 
 
-def _messages(line: str) -> list[Message]:
-    """The messages of one line; raises ValueError with the fix."""
+def _chat(line: str) -> tuple[list[ChatMessage], list[dict[str, Any]]]:
+    """The messages and tools of one line; raises ValueError with the fix."""
     chat = json.loads(line)
     rows = chat.get("messages") if isinstance(chat, dict) else None
     if not isinstance(rows, list) or not rows:
         raise ValueError(f"there is no list of messages; write {_FORM}")
-    messages = [_message(place, row) for place, row in enumerate(rows)]
-    _check_order([message.role for message in messages])
-    return messages
-
-
-def _message(place: int, row: Any) -> Message:
-    if not isinstance(row, dict) or not {"role", "content"} <= row.keys():
-        raise ValueError(f'message {place} is no message; write {{"role": "user", "content": "..."}}')
-    role, content = row["role"], row["content"]
-    if role not in _ROLES:
-        raise ValueError(f"message {place} has the unknown role {role!r}; use one of {', '.join(_ROLES)}")
-    if not isinstance(content, str):
+    if chat.get("functions"):
+        raise ValueError("'functions' is not read; write them as tools")
+    tools = chat.get("tools") or []
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise ValueError(
-            f"message {place} has content of type {type(content).__name__}; write it as one text, with tool calls in "
-            "the words in which the model should make them"
+            'tools is not a list of objects; write [{"type": "function", "function": {...}}], or remove it'
         )
-    if any("\ud800" <= letter <= "\udfff" for letter in content):
-        raise ValueError(f"message {place} has half of a surrogate pair, which is no text; write the file as UTF-8")
-    if role == "assistant" and not content:
-        raise ValueError(f"message {place} of the assistant is empty; fill it in or remove it")
-    return Message(role=role, content=content)
+    messages = [read_message(place, row) for place, row in enumerate(rows)]
+    _check_order([message.role for message in messages])
+    check_results(messages)
+    return messages, tools
 
 
 def _check_order(roles: list[str]) -> None:
@@ -102,12 +94,12 @@ def _check_order(roles: list[str]) -> None:
             raise ValueError(f"message {place} of the assistant comes first; put a message of the user before it")
 
 
-def _turns(messages: list[Message], renderer: Renderer) -> list[Turn]:
+def _turns(messages: list[ChatMessage], renderer: Renderer) -> list[Turn]:
     """One turn for each message of the assistant; what comes after the last of them is left out."""
     conversation, turns = renderer.open(), list[Turn]()
     if messages[0].role == "system":
         conversation.messages = [_shielded(messages[0], renderer)]
-    waiting = list[Message]()
+    waiting = list[ChatMessage]()
     for message in messages:
         if message.role in ("user", "tool"):
             waiting.append(message)
@@ -115,11 +107,65 @@ def _turns(messages: list[Message], renderer: Renderer) -> list[Turn]:
             *earlier, last = waiting
             conversation.messages += [_shielded(one, renderer) for one in earlier]
             conversation.renderer = _observing_as(last.role, renderer)
-            turn = Turn(observation=last.content, action=message.content)
-            add_tokens(turn, conversation)
-            turns.append(turn)
+            turns.append(_turn(conversation, last, message))
             waiting.clear()
     return turns
+
+
+def _turn(conversation: Conversation, observed: ChatMessage, said: ChatMessage) -> Turn:
+    prompt = conversation.observe(observed.content, observed.fields)
+    sampled_ids = _spoken_ids(conversation, said)
+    action = conversation.record(sampled_ids)
+    return Turn(
+        observation=observed.content,
+        action=action,
+        prompt_ids=prompt.ids,
+        restarts=prompt.restarts,
+        sampled_ids=sampled_ids,
+    )
+
+
+def _spoken_ids(conversation: Conversation, said: ChatMessage) -> list[int]:
+    """The tokens of what the assistant says; calls of tools in the template's own form if it has one, else in ours."""
+    renderer = conversation.renderer
+    if not said.calls:
+        return spell(renderer, said.content)
+    for as_text in (False, True):  # templates differ in how they want a call's arguments
+        reply = renderer.shield_all(_reply(said, arguments_as_text=as_text))
+        if written := _written_by_template(conversation, reply):
+            return end_turn(renderer, written)
+    calls = "\n".join(map(write_call, said.calls))
+    return spell(renderer, f"{said.content}\n{calls}" if said.content else calls)
+
+
+def _reply(said: ChatMessage, *, arguments_as_text: bool) -> dict[str, Any]:
+    """The message as templates know it."""
+    calls = list[dict[str, Any]]()
+    for number, call in enumerate(said.calls):
+        arguments = dict(call.arguments)
+        written = json.dumps(arguments, ensure_ascii=False) if arguments_as_text else arguments
+        call_id = said.call_ids[number] if number < len(said.call_ids) else str(number)
+        calls.append({"id": call_id, "type": "function", "function": {"name": call.name, "arguments": written}})
+    return {"role": "assistant", "content": said.content, "tool_calls": calls}
+
+
+def _written_by_template(conversation: Conversation, reply: dict[str, Any]) -> str:
+    """What the template writes for a reply, up to the end token; nothing where it leaves out a call or other words."""
+    renderer, calls = conversation.renderer, reply["tool_calls"]
+    results = [
+        {"role": "tool", "content": "?", "name": call["function"]["name"], "tool_call_id": call["id"]} for call in calls
+    ]
+    try:
+        before = renderer.render(conversation.messages).removesuffix(renderer.opening)
+        # Results follow, because some templates treat the last message in a way of its own.
+        whole = renderer.render([*conversation.messages, reply, *results])
+    except (TemplateError, TypeError):  # TypeError: a template that adds texts to what is not one
+        return ""
+    if not renderer.end_text or not whole.startswith(before):
+        return ""
+    written = whole.removeprefix(before).partition(renderer.end_text)[0]
+    words = [reply["content"].strip(), *(call["function"]["name"] for call in calls)]
+    return written if all(word in written for word in words) else ""
 
 
 def _observing_as(role: str, renderer: Renderer) -> Renderer:
@@ -129,8 +175,8 @@ def _observing_as(role: str, renderer: Renderer) -> Renderer:
     return other
 
 
-def _shielded(message: Message, renderer: Renderer) -> dict[str, str]:
-    return {"role": message.role, "content": renderer.shield(message.content)}
+def _shielded(message: ChatMessage, renderer: Renderer) -> dict[str, str]:
+    return {"role": message.role, "content": renderer.shield(message.content), **renderer.shield_all(message.fields)}
 
 
 def _group(name: str, turns: list[Turn]) -> Group:

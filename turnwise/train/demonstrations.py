@@ -57,8 +57,13 @@ def add_tokens(turn: Turn, conversation: Conversation) -> None:
 
 def spell(renderer: Renderer, text: str) -> list[int]:
     """The tokens by which a model says `text`: the tokenizer's own, then the one that ends a turn."""
+    return end_turn(renderer, renderer.shield(_without_opening(renderer.opening, text)))
+
+
+def end_turn(renderer: Renderer, shielded: str) -> list[int]:
+    """The tokens of a turn that is shielded already, but for special tokens that the model should say."""
     end = renderer.stop_ids[0] if renderer.end_id is None else renderer.end_id
-    return [*renderer.encode(renderer.shield(_without_opening(renderer.opening, text))), end]
+    return [*renderer.encode(shielded), end]
 
 
 def _without_opening(opening: str, text: str) -> str:

@@ -39,7 +39,7 @@ class Gem(Env):
         with self.random.swapped_in():
             self.inner = _load(self.name, number)
             observation, info = self.inner.reset(seed=number)
-        return _told(observation, info), {}
+        return told(observation, info), {}
 
     def step(self, action: str) -> Step:
         """Hand the text over. GEM marks a failure to read it by a negative reward, and every end as terminated."""
@@ -49,7 +49,7 @@ class Gem(Env):
         ended: Info = {"valid": float(reward) >= 0.0}
         if terminated:
             ended["success"] = self.total >= SOLVED
-        return _told(observation, info), float(reward), bool(terminated), bool(truncated and not terminated), ended
+        return told(observation, info), float(reward), bool(terminated), bool(truncated and not terminated), ended
 
     def sample_random_action(self) -> str:
         """The environment's own random action, drawn from our generator; a boxed digit where it has none."""
@@ -67,6 +67,7 @@ def _load(name: str, seed: int) -> Any:
         raise ValueError(f"GEM cannot load {name!r} here; make this available or choose another: {error}") from error
 
 
-def _told(observation: str, info: Info) -> str:
+def told(observation: str, info: Info) -> str:
+    """What GEM shows: its prefix, the observation and its suffix."""
     parts = (info.get("prefix"), "" if observation == TERMINAL_STATE else observation, info.get("suffix"))
     return "\n".join(part for part in parts if part) or "The episode is over."
