@@ -97,6 +97,7 @@ class Trajectory:
     stop: StopReason
     terminated: bool = False
     truncated: bool = False
+    """Cut, not finished. A trajectory that is also terminated counts as terminated."""
     task: Any = None
     seed: int | None = None
     seat: str = "agent"

@@ -23,6 +23,7 @@ def pack(groups: Iterable[Group], *, dtype: torch.dtype = torch.float32) -> Toke
     - A turn's reward lands on its last sampled token. A turn that sampled nothing hands its reward to the last token
       sampled before it in the same trajectory.
     - A turn with `restarts` opens a new sequence of the same trajectory; credit still flows across.
+    - A trajectory that is both terminated and truncated counts as terminated: nothing follows it.
     - `bootstrap_S` is NaN where a truncated trajectory waits for the critic's value, unassigned if all of them do.
     """
     columns = _Columns()
@@ -101,8 +102,9 @@ def _open_sequence(columns: _Columns, trajectory: Trajectory, group: int) -> Non
     columns.trajectory.append(len(columns.trajectory_names) - 1)
     columns.group.append(group)
     columns.seat.append(columns.seat_names.index(trajectory.seat))
-    columns.truncated.append(trajectory.truncated)
-    columns.bootstrap.append(trajectory.bootstrap if trajectory.truncated else 0.0)
+    cut = trajectory.truncated and not trajectory.terminated  # nothing follows an episode that ended by itself
+    columns.truncated.append(cut)
+    columns.bootstrap.append(trajectory.bootstrap if cut else 0.0)
 
 
 def _add_turn(columns: _Columns, turn: Turn, index: int, group: int) -> None:
