@@ -91,6 +91,26 @@ def test_diagnostics_by_turn_index_are_right() -> None:
     assert set(TURN_METRICS) == {name for name in first if name != "turn"}
 
 
+@pytest.mark.parametrize("level", ["token", "turn"])
+def test_the_value_error_is_read_where_the_critic_is_trained(level: str) -> None:
+    case = make_case([[TWO_TURNS, EpisodeShape(turns=[TurnShape(sampled=3)])]])
+    batch, row = case.batch, preset("turn-gae").override({"critic": {"level": level}})
+    first_M = [True, False, True, True, False, False]  # turns of two, one and three tokens
+    error_T = torch.zeros(batch.tokens, dtype=torch.float64)
+    error_T[batch.sampled_T] = torch.tensor([0.3 if first else 9.0 for first in first_M], dtype=torch.float64)
+    return_T = torch.zeros_like(error_T)
+    credited = batch.with_(advantage_T=return_T, return_T=return_T)
+    scores = Scores(logprob_T=case.logprob_T.clone().requires_grad_(), value_T=error_T)
+    table = compute_loss(row, credited, scores).table
+    whole = (sum(0.09 if first else 81.0 for first in first_M) / 6) ** 0.5
+    assert table.totals()["loss/value_error"] == pytest.approx(0.3 if level == "turn" else whole)
+    assert table.rows()[1]["turn/value_error"] == pytest.approx(0.3)
+    # A turn that the mismatch weight rejects is not trained, so it is not read either.
+    second_T = batch.index_T == 1
+    rejected = credited.with_(mismatch_T=torch.where(second_T, 0.0, 1.0).double(), old_T=case.logprob_T)
+    assert "turn/value_error" not in compute_loss(row, rejected, scores).table.rows()[1]
+
+
 def test_tables_of_micro_batches_add_up() -> None:
     case = random_case(4)
     row = preset("st-ppo")

@@ -17,9 +17,9 @@ from turnwise.ops.credit import Credit
 from turnwise.ops.diagnostics import TurnTable, turn_table
 from turnwise.ops.normalizers import Reduce, alone
 from turnwise.ops.scales import StepScale
-from turnwise.ops.segments import segment_count
 from turnwise.ops.surrogates import Ratios, Terms
-from turnwise.ops.weights import Counts, kept_tokens
+from turnwise.ops.values import valued_tokens
+from turnwise.ops.weights import Counts
 from turnwise.types import Group, Scores, TokenBatch
 
 
@@ -83,7 +83,8 @@ def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: C
     regularizers = {
         part.kind: _masked_sum(weight_T, _call("regularizers", part, batch, scores)) for part in row.regularizers
     }
-    value = _value_loss(row, batch, scores, counts) if row.needs_critic else None
+    valued_T = valued_tokens(batch, row.critic.level) if row.critic.level != "none" else None
+    value = None if valued_T is None else _value_loss(row, batch, scores, valued_T, counts)
     total = sum(regularizers.values(), policy)
     return Loss(
         total=total if value is None else total + value,
@@ -92,7 +93,14 @@ def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: C
         value=None if value is None else value.detach(),
         bias=bias,
         bias_T=bias_T,
-        table=turn_table(batch, scores, ratio_T=ratio_T.detach(), clipped_T=terms.clipped_T, bias_T=bias_T),
+        table=turn_table(
+            batch,
+            scores,
+            ratio_T=ratio_T.detach(),
+            clipped_T=terms.clipped_T,
+            valued_T=valued_T,
+            bias_T=bias_T,
+        ),
     )
 
 
@@ -190,18 +198,8 @@ def _masked_sum(weight_T: Tensor, penalty_T: Tensor) -> Tensor:
     return (weight_T * torch.where(weight_T != 0, penalty_T, 0)).sum()
 
 
-def _value_loss(row: Algorithm, batch: TokenBatch, scores: Scores, counts: Counts) -> Tensor:
+def _value_loss(row: Algorithm, batch: TokenBatch, scores: Scores, valued_T: Tensor, counts: Counts) -> Tensor:
     """Mean over tokens for a token critic, over turns (at their first token) for a turn critic."""
     loss_T: Tensor = _call("value_loss", row.critic.loss, batch, scores)
-    weight_T = kept_tokens(batch).to(loss_T) / max(counts.tokens, 1)
-    if row.critic.level == "turn":
-        weight_T = _opens_kept_turn(batch).to(loss_T) / max(counts.turns, 1)
-    return _masked_sum(weight_T, loss_T)
-
-
-def _opens_kept_turn(batch: TokenBatch) -> Tensor:
-    """The first token of every turn that still has a token to train on."""
-    kept_K = segment_count(torch.where(kept_tokens(batch), batch.turn_T, -1), batch.turns) > 0
-    before_T = torch.cat([batch.turn_T.new_full((1,), -1), batch.turn_T[:-1]])
-    opens_T = batch.sampled_T & (batch.turn_T != before_T)
-    return opens_T & torch.cat([kept_K, kept_K.new_zeros(1)])[batch.turn_T]
+    count = counts.turns if row.critic.level == "turn" else counts.tokens
+    return _masked_sum(valued_T.to(loss_T) / max(count, 1), loss_T)

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from turnwise.algorithm import Algorithm, Loss, apply_filters, compute_credit, compute_loss, make_scale
 from turnwise.ops.diagnostics import TurnTable
 from turnwise.ops.scales import Scale
+from turnwise.ops.values import valued_tokens
 from turnwise.ops.weights import Counts
 from turnwise.policy.critics import Bins, Critic
 from turnwise.policy.text import Reference, TextPolicy
@@ -103,7 +104,7 @@ class Learner:
         rng = random.Random(f"{self.seed}:{step}:minibatches")
         parts = minibatches(batch, epochs=self.row.epochs, count=self.row.minibatches, rng=rng)
         updates = [self._update(part, step, number, allows) for number, part in enumerate(parts)]
-        return _report(batch, updates, self._rate(step))
+        return _report(self.row, batch, updates, self._rate(step))
 
     def score(self, batch: TokenBatch, policy: TextPolicy | Reference | None = None) -> Tensor:
         """Log-probs of the batch's tokens as the policy gives them now, or another one."""
@@ -256,7 +257,7 @@ def _numbers(loss: Loss) -> dict[str, float]:
     return numbers if loss.value is None else {**numbers, "value": float(loss.value)}
 
 
-def _report(batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report:
+def _report(row: Algorithm, batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report:
     table = updates[0].table
     for update in updates[1:]:
         table += update.table
@@ -275,7 +276,7 @@ def _report(batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report
     critic_norms = [update.critic_gradient_norm for update in updates if update.critic_gradient_norm is not None]
     if critic_norms:
         metrics["train/critic_gradient_norm"] = _mean(critic_norms)
-        metrics["train/explained_variance"] = explained_variance(batch)
+        metrics["train/explained_variance"] = explained_variance(batch, row.critic.level)
     scales = [update.scale for update in updates if update.scale is not None]
     if scales:
         metrics["train/scale"] = _mean([scale.value for scale in scales])
@@ -284,12 +285,13 @@ def _report(batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report
     return Report(metrics=metrics, turns=table.rows())
 
 
-def explained_variance(batch: TokenBatch) -> float:
-    """1 − Var(return − value) / Var(return) over sampled tokens: 1 a perfect critic, 0 one that knows only the mean."""
-    if batch.value_T is None or batch.return_T is None:
+def explained_variance(batch: TokenBatch, level: Literal["none", "token", "turn"] = "token") -> float:
+    """1 − Var(return − value) / Var(return) where a critic of this level is trained: 1 is perfect, 0 knows the mean."""
+    if batch.value_T is None or batch.return_T is None or level == "none":
         return 0.0
-    returns = batch.return_T[batch.sampled_T].double()
-    errors = returns - batch.value_T[batch.sampled_T].double()
+    valued_T = valued_tokens(batch, level)
+    returns = batch.return_T[valued_T].double()
+    errors = returns - batch.value_T[valued_T].double()
     spread = float(returns.var(correction=0))
     return 1 - float(errors.var(correction=0)) / spread if spread > _EQUAL else 0.0
 
