@@ -137,12 +137,11 @@ class Learner:
     # Optimiser steps.
 
     def _update(self, batch: TokenBatch, step: int, number: int, allows: Allows | None) -> Update:
-        counts = Counts.of(batch)  # of all sequences, also of those that the model need not see
-        batch = batch.select(_moving(batch)) if self.row.moves_by_advantage_alone else batch
+        counts = Counts.of(batch)
         self.actor.zero_grad()
         if self.critic_optimizer is not None:
             self.critic_optimizer.zero_grad()
-        losses = [self._backward(part, counts) for part in micro_batches(batch, tokens=self.settings.micro_tokens)]
+        losses = self._backward(batch, counts)
         scale = None if self.scale is None else self.scale.finish()
         before = scale.value if scale is not None and scale.apply == "gradient" else 1.0
         norm = self.actor.clip(self.settings.grad_clip, scale=before)
@@ -160,8 +159,22 @@ class Learner:
             loss=added, table=table, gradient_norm=norm, critic_gradient_norm=critic_norm, scale=scale, taken=taken
         )
 
-    def _backward(self, part: TokenBatch, counts: Counts) -> tuple[dict[str, float], TurnTable]:
-        """Add one micro-batch's gradient; returns the parts of its loss and its diagnostics."""
+    def _backward(self, batch: TokenBatch, counts: Counts) -> list[tuple[dict[str, float], TurnTable]]:
+        """Add the gradient of each micro-batch; returns the parts of its loss and its diagnostics."""
+        tokens, read = self.settings.micro_tokens, list[tuple[dict[str, float], TurnTable]]()
+        moving, idle = _split(batch) if self.row.moves_by_advantage_alone else (batch, None)
+        for part in micro_batches(moving, tokens=tokens):
+            loss = self._loss(part, counts)
+            loss.total.backward()
+            read.append((_numbers(loss), loss.table))
+        if idle is not None:  # it has no gradient, but scales and diagnostics are those of the whole minibatch
+            with torch.no_grad():
+                losses = [self._loss(part, counts) for part in micro_batches(idle, tokens=tokens)]
+            read += [(_numbers(loss), loss.table) for loss in losses]
+        return read
+
+    def _loss(self, part: TokenBatch, counts: Counts) -> Loss:
+        """The loss of one micro-batch, which the step's scale has observed."""
         scores = self._scores(part)
         if part.old_T is None:
             part = part.with_(old_T=scores.logprob_T.detach())
@@ -175,8 +188,7 @@ class Learner:
                 parameters=list(self.actor.parameters.values()),
                 table=loss.table,
             )
-        loss.total.backward()
-        return _numbers(loss), loss.table
+        return loss
 
     def _scores(self, part: TokenBatch) -> Scores:
         full_kl = any(part.options.get("estimator") == "full" for part in self.row.regularizers)
@@ -234,11 +246,13 @@ def _lost_if_cut(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, bootstrap=0.0) if trajectory.stop in CUTS else trajectory
 
 
-def _moving(batch: TokenBatch) -> list[int]:
-    """Sequences with an advantage anywhere: the others have no gradient. At least one, so that there is a loss."""
+def _split(batch: TokenBatch) -> tuple[TokenBatch, TokenBatch | None]:
+    """Sequences with an advantage anywhere (at least one, so that there is a loss), and those without a gradient."""
     assert batch.advantage_T is not None
     moves_T = batch.sampled_T & (batch.advantage_T != 0)
-    return batch.sequence_T[moves_T].unique().tolist() or [0]
+    moving = batch.sequence_T[moves_T].unique().tolist() or [0]
+    idle = sorted(set(range(batch.sequences)) - set(moving))
+    return (batch.select(moving), batch.select(idle)) if idle else (batch, None)
 
 
 def _there(tensor: Tensor | None) -> Tensor:
