@@ -12,6 +12,7 @@ from torch import Tensor
 from turnwise.algorithm.parts import Part, function_of
 from turnwise.algorithm.row import Algorithm
 from turnwise.algorithm.rules import resolve
+from turnwise.ops.chains import require_whole_trajectories
 from turnwise.ops.clip_bias import bias_coefficients
 from turnwise.ops.credit import Credit
 from turnwise.ops.diagnostics import TurnTable, turn_table
@@ -19,7 +20,7 @@ from turnwise.ops.normalizers import Reduce, alone
 from turnwise.ops.scales import StepScale
 from turnwise.ops.surrogates import Ratios, Terms
 from turnwise.ops.values import valued_tokens
-from turnwise.ops.weights import Counts
+from turnwise.ops.weights import Counts, trajectory_tokens
 from turnwise.types import Group, Scores, TokenBatch
 
 
@@ -52,9 +53,12 @@ def apply_filters(row: Algorithm, groups: Sequence[Group]) -> list[Group]:
 def compute_credit(row: Algorithm, batch: TokenBatch, *, reduce: Reduce = alone) -> TokenBatch:
     """The batch with rewards transformed and advantage, return and mismatch weight assigned.
 
-    Takes the whole rollout, before it is split; `reduce` sums batch statistics over ranks. Impossible rows are refused.
+    Takes the whole rollout, before it is split; `reduce` sums batch statistics over ranks. Impossible rows are refused,
+    and so are a batch that has its credit already and one with a part of a trajectory.
     """
     resolve(row)
+    _require_no_credit(batch)
+    require_whole_trajectories(batch)
     with torch.no_grad():
         for part in row.reward:
             batch = batch.with_(reward_T=_stream("reward", part, batch, _call("reward", part, batch)))
@@ -62,9 +66,10 @@ def compute_credit(row: Algorithm, batch: TokenBatch, *, reduce: Reduce = alone)
         advantage_T = _call("normalizer", row.normalizer, batch, credit.advantage_T, reduce)
         advantage_T = _stream("normalizer", row.normalizer, batch, advantage_T)
         batch.require_finite("advantage", advantage_T)
-        return batch.with_(
+        batch = batch.with_(
             advantage_T=advantage_T, return_T=credit.return_T, mismatch_T=_call("mismatch", row.mismatch, batch)
         )
+        return batch.with_(kept_S=trajectory_tokens(batch), credited=True)
 
 
 def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: Counts | None = None) -> Loss:
@@ -122,6 +127,14 @@ def make_scale(row: Algorithm) -> StepScale | None:
 
 def _call(axis: str, part: Part, *arguments: Any) -> Any:
     return function_of(axis, part.kind)(*arguments, **part.options)
+
+
+def _require_no_credit(batch: TokenBatch) -> None:
+    if batch.credited:
+        raise ValueError(
+            "this batch has its credit already, and a second compute_credit would transform its rewards again; "
+            "give it the packed and scored batch"
+        )
 
 
 def _credit(part: Part, batch: TokenBatch) -> Credit:
