@@ -97,6 +97,7 @@ class Trajectory:
     stop: StopReason
     terminated: bool = False
     truncated: bool = False
+    """Cut, not finished. A trajectory that is also terminated counts as terminated."""
     task: Any = None
     seed: int | None = None
     seat: str = "agent"
@@ -171,6 +172,10 @@ class TokenBatch:
     bootstrap_S: Tensor | None = None
     """Value of the state after the trajectory's last token: zero where it terminated, NaN where the critic has yet to
     give it; None when that is so of every cut trajectory."""
+    turns_S: Tensor | None = None
+    """How many turns the whole trajectory has: a batch that holds fewer holds only a part of it."""
+    kept_S: Tensor | None = None
+    """How many tokens of the whole trajectory count: those sampled, less those that the mismatch weight rejects."""
     mu_T: Tensor | None = None
     """Log-prob under the sampler, of the distribution that was sampled."""
     old_T: Tensor | None = None
@@ -184,6 +189,8 @@ class TokenBatch:
     """Weight for sampler ≠ trainer; zero: rejected, and out of every denominator."""
     extra_T: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Further streams by name: routing to replay, vocabulary statistics, teacher log-probs."""
+    credited: bool = False
+    """Whether `compute_credit` has run: it transforms rewards, which must not happen twice."""
     trajectory_names: tuple[str, ...] = ()
     group_names: tuple[str, ...] = ()
     seat_names: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,8 @@ EXTRA = {
     "masked-turns": preset("st-ppo").override({"mismatch": {"kind": "masked", "level": "turn", "cap": 1.3}}),
     "vetoed-sequences": preset("ppo").override({"mismatch": {"kind": "veto", "floor": 0.7}, "weights": "turn-mean"}),
     "turn-critic": preset("turn-gae").override({"critic": {"loss": "huber"}, "ratio": "turn"}),
+    "rejected-trajectories": preset("grpo").override({"mismatch": {"kind": "masked", "level": "turn", "cap": 1.3}}),
+    "sequences": preset("grpo").override({"weights": "sequence-mean"}),
     "straight-through": preset("gspo").override({"ratio": {"gradient": "straight-through"}, "epochs": 2}),
 }
 ROWS = {**{name: preset(name) for name in PRESETS}, **EXTRA}
@@ -98,10 +101,11 @@ def test_ranks_add_up_to_the_whole(name: str) -> None:
     def work(sequences: Tensor, reduce: Reduce) -> tuple[float, Tensor, Tensor]:
         part = compute_credit(row, case.batch.select(sequences), reduce=reduce)
         mine = Counts.of(part)
-        tokens, turns, count = reduce(torch.tensor([mine.tokens, mine.turns, mine.sequences])).tolist()
+        numbers = dataclasses.asdict(mine)
+        summed = reduce(torch.tensor(list(numbers.values()), dtype=torch.float64)).tolist()
         rows = tokens_of(case, part)
         assert part.value_T is not None
-        counts = Counts(tokens=tokens, turns=turns, sequences=count)
+        counts = Counts(**dict(zip(numbers, summed, strict=True)))
         return *gradient(row, part, case.logprob_T[rows], part.value_T, counts), rows
 
     results = on_ranks([partial(work, sequences) for sequences in shards])

@@ -27,7 +27,7 @@ def test_rejected_tokens_leave_the_denominator() -> None:
     batch = batch.with_(mu_T=batch.old_T + off_T)
     row = preset("reinforce").override({"mismatch": {"kind": "masked", "level": "sequence"}, "weights": "token-mean"})
     credited = compute_credit(row, batch)
-    assert Counts.of(credited) == Counts(tokens=3, turns=2, sequences=1)
+    assert Counts.of(credited) == Counts(tokens=3, turns=2, sequences=1, trajectories=1)
     assert batch.old_T is not None
     logprob_T = torch.nan_to_num(batch.old_T).requires_grad_()
     compute_loss(row, credited, Scores(logprob_T=logprob_T)).total.backward()
@@ -89,6 +89,63 @@ def test_diagnostics_by_turn_index_are_right() -> None:
     assert totals["loss/tokens"] == 4
     assert totals["loss/clip_fraction"] == pytest.approx(1 / 4)
     assert set(TURN_METRICS) == {name for name in first if name != "turn"}
+
+
+@pytest.mark.parametrize("name", ["ppo", "grpo", "gspo", "gigpo", "rloo", "dr-grpo"])
+def test_presets_weigh_a_rewritten_trajectory_like_its_neighbour(name: str) -> None:
+    rewritten = EpisodeShape(turns=[TurnShape(reward=1.0), TurnShape(restarts=True), TurnShape(restarts=True)])
+    case = make_case([[rewritten, EpisodeShape(turns=[TurnShape(), TurnShape(), TurnShape()])]])
+    row = preset(name).override(
+        {"critic": {"level": "none"}, "regularizers": [], "reward": [], "surrogate": "reinforce"}
+    )
+    sampled_T = case.batch.sampled_T
+    advantage_T = torch.where(case.batch.trajectory_S[case.batch.sequence_T] == 0, 0.7, -0.7).double()
+    logprob_T = torch.where(sampled_T, case.logprob_T, 0.0).requires_grad_()
+    loss = compute_loss(row, case.batch.with_(advantage_T=advantage_T), Scores(logprob_T=logprob_T))
+    (gradient_T,) = torch.autograd.grad(loss.total, logprob_T)
+    pushes = [float(gradient_T[case.batch.trajectory_S[case.batch.sequence_T] == each].sum()) for each in (0, 1)]
+    assert pushes[0] < 0
+    assert pushes[0] == pytest.approx(-pushes[1])
+
+
+def test_credit_is_refused_a_second_time() -> None:
+    case = random_case(0)
+    credited = compute_credit(preset("rloo"), case.batch)
+    with pytest.raises(ValueError, match=r"has its credit already.* give it the packed and scored batch"):
+        compute_credit(preset("rloo"), credited)
+    with pytest.raises(ValueError, match="has its credit already"):
+        compute_credit(preset("grpo"), credited.select([0]).with_(advantage_T=None))
+
+
+@pytest.mark.parametrize("name", ["grpo", "ppo"])
+@pytest.mark.parametrize("rows", [[0, 2], [1, 2], [0, 0, 1, 2], [1, 0, 2]])
+def test_credit_on_a_part_of_a_trajectory_is_refused(name: str, rows: list[int]) -> None:
+    rewritten = EpisodeShape(turns=[TurnShape(), TurnShape(restarts=True, reward=1.0)])
+    batch = make_case([[rewritten, EpisodeShape()]]).batch
+    with pytest.raises(ValueError, match=r"only a part of trajectory 'task-0/0', or some of it twice.* before select"):
+        compute_credit(preset(name), batch.select(rows))
+    whole = compute_credit(preset(name), batch.select([2, 0, 1]))
+    assert whole.credited
+
+
+@pytest.mark.parametrize("level", ["token", "turn"])
+def test_the_value_error_is_read_where_the_critic_is_trained(level: str) -> None:
+    case = make_case([[TWO_TURNS, EpisodeShape(turns=[TurnShape(sampled=3)])]])
+    batch, row = case.batch, preset("turn-gae").override({"critic": {"level": level}})
+    first_M = [True, False, True, True, False, False]  # turns of two, one and three tokens
+    error_T = torch.zeros(batch.tokens, dtype=torch.float64)
+    error_T[batch.sampled_T] = torch.tensor([0.3 if first else 9.0 for first in first_M], dtype=torch.float64)
+    return_T = torch.zeros_like(error_T)
+    credited = batch.with_(advantage_T=return_T, return_T=return_T)
+    scores = Scores(logprob_T=case.logprob_T.clone().requires_grad_(), value_T=error_T)
+    table = compute_loss(row, credited, scores).table
+    whole = (sum(0.09 if first else 81.0 for first in first_M) / 6) ** 0.5
+    assert table.totals()["loss/value_error"] == pytest.approx(0.3 if level == "turn" else whole)
+    assert table.rows()[1]["turn/value_error"] == pytest.approx(0.3)
+    # A turn that the mismatch weight rejects is not trained, so it is not read either.
+    second_T = batch.index_T == 1
+    rejected = credited.with_(mismatch_T=torch.where(second_T, 0.0, 1.0).double(), old_T=case.logprob_T)
+    assert "turn/value_error" not in compute_loss(row, rejected, scores).table.rows()[1]
 
 
 def test_tables_of_micro_batches_add_up() -> None:

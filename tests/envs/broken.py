@@ -169,6 +169,14 @@ class WrongSnapshot(Sound):
         super().set_state({**state, "target": 0, "turn": 0})
 
 
+class DoneAndCut(Sound):
+    """Says that an episode which ended by itself was cut, too."""
+
+    def step(self, action):
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated, truncated or terminated, info
+
+
 class FragileParser(Sound):
     """Raises on a number too long to convert."""
 

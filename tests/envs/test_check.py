@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.envs.broken import BROKEN, HangingStep, Sound, SoundGame
+from tests.envs.broken import BROKEN, DoneAndCut, HangingStep, Sound, SoundGame
 from turnwise.envs import specs
 from turnwise.envs.check import CHECKS, check_env
 from turnwise.envs.wrappers import TurnLimit
@@ -77,6 +77,15 @@ def test_each_defect_is_found_by_its_check(env, check):
     report = check_env(env, seeds=4, deadline=0.3 if env is HangingStep else 5.0)
     assert not report.ok
     assert check in defects(report)
+
+
+def test_an_environment_that_terminates_and_truncates_at_once_is_named():
+    report = check_env(DoneAndCut, seeds=2)
+    assert report.ok  # such an episode counts as terminated, so training it is sound
+    endings = next(finding for finding in report.findings if finding.check == "endings")
+    assert endings.verdict == "note"
+    assert "both terminated and truncated" in endings.text
+    assert {finding.check: finding.verdict for finding in check_env(Sound, seeds=2).findings}["endings"] == "pass"
 
 
 def test_a_hang_is_called_a_hang():

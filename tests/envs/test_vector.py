@@ -59,6 +59,15 @@ def test_same_step_autoreset_keeps_the_final_observation_and_info():
         assert infos == [{"fresh": True, "final_observation": last, "final_info": {"turn": 2}}, {"turn": 2}]
 
 
+def test_an_episode_that_terminated_and_was_truncated_counts_as_terminated():
+    with make_vec(Count, 1) as envs:
+        envs.reset()
+        envs.step(["a"])
+        envs.step(["a"])
+        last = envs.step(["cut"])
+        assert (last.terminated, last.truncated) == ([True], [False])
+
+
 def test_next_step_autoreset_shows_the_end_first_and_ignores_the_following_action():
     with make_vec(Count, 1, autoreset="next_step") as envs:
         envs.reset()

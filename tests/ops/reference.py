@@ -56,11 +56,13 @@ class Layout:
         return [step for episode in self.episodes for step in episode.steps]
 
     def units(self, level: str) -> list[list[int]]:
-        """Rows that share one number at this level: tokens, turns or sequences."""
+        """Rows that share one number at this level: tokens, turns, sequences or trajectories."""
         if level == "token":
             return [[row] for step in self.steps for row in step.rows]
         if level == "turn":
             return [step.rows for step in self.steps if step.rows]
+        if level == "trajectory":
+            return [episode.rows for episode in self.episodes if episode.rows]
         by_sequence: dict[int, list[int]] = {}
         for step in self.steps:
             by_sequence.setdefault(step.sequence, []).extend(step.rows)

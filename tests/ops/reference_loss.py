@@ -79,22 +79,25 @@ def gradient_coefficients(
 
 
 def weights(made: Layout, kept: Sequence[bool], *, kind: str, length: float = 1.0) -> list[float]:
-    """Token weights of the five means over the tokens that were not rejected."""
+    """Token weights of every kind of mean over the tokens that were not rejected."""
 
     def remaining(level: str) -> list[list[int]]:
         units = [[row for row in unit if kept[row]] for unit in made.units(level)]
         return [unit for unit in units if unit]
 
-    sequences = len(remaining("sequence"))
+    sequences, trajectories = len(remaining("sequence")), len(remaining("trajectory"))
     result = [0.0] * made.tokens
-    for unit in remaining("turn" if kind == "turn-mean" else "sequence"):
+    level = kind.removesuffix("-mean")
+    for unit in remaining(level if level in ("turn", "trajectory") else "sequence"):
         for row in unit:
             result[row] = {
                 "token-mean": 1 / len(remaining("token")),
                 "turn-mean": 1 / (len(remaining("turn")) * len(unit)),
                 "sequence-mean": 1 / (sequences * len(unit)),
                 "sequence-sum": 1 / sequences,
-                "constant": 1 / (sequences * length),
+                "trajectory-mean": 1 / (trajectories * len(unit)),
+                "trajectory-sum": 1 / trajectories,
+                "constant": 1 / (trajectories * length),
             }[kind]
     return result
 

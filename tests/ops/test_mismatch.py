@@ -11,7 +11,7 @@ from torch import Tensor
 from tests.ops import reference, reference_loss
 from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, ragged
 from turnwise.ops.mismatch import masked, no_mismatch, truncated, veto
-from turnwise.ops.weights import WEIGHTS, Counts
+from turnwise.ops.weights import WEIGHTS, Counts, trajectory_tokens
 from turnwise.types import TokenBatch
 
 WEIGHT: Mapping[str, Callable[..., Tensor]] = {"truncated": truncated, "masked": masked, "veto": veto}
@@ -66,9 +66,10 @@ def test_equal_sampler_and_trainer_leave_weight_one():
 def test_rejected_tokens_leave_every_denominator():
     batch = gaps(0.5, 6.0, 1.5)
     batch = batch.with_(mismatch_T=masked(batch, cap=2.5, level="turn"))  # rejects the first turn
+    batch = batch.with_(kept_S=trajectory_tokens(batch))
     counts = Counts.of(batch)
     assert (counts.tokens, counts.turns, counts.sequences) == (1, 1, 1)
-    for kind in ("token-mean", "turn-mean", "sequence-mean", "sequence-sum"):
+    for kind in ("token-mean", "turn-mean", "sequence-mean", "sequence-sum", "trajectory-mean", "trajectory-sum"):
         close(WEIGHTS[kind](batch, counts)[batch.sampled_T], [0.0, 0.0, 1.0])
 
 

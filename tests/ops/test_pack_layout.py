@@ -142,6 +142,20 @@ def test_failed_episodes_never_enter_a_batch(stop: StopReason):
         pack(one(Turn(sampled_ids=[1], logprobs=[-0.1]), stop=stop))
 
 
+def test_two_groups_with_one_id_are_refused():
+    (group,) = one(Turn(sampled_ids=[1], logprobs=[-0.1]))
+    with pytest.raises(ValueError, match=r"two groups have the id 'geo-17'; .* one Group"):
+        pack([group, group])
+
+
+def test_a_trajectory_that_terminated_is_not_a_cut_one_even_if_truncated():
+    turn = Turn(prompt_ids=[1], sampled_ids=[2, 3], logprobs=[-0.5, -0.5], reward=1.0)
+    batch = pack(one(turn, truncated=True, bootstrap=5.0))
+    assert batch.truncated_S.tolist() == [False]
+    assert known(batch.bootstrap_S).tolist() == [0.0]
+    assert not bool(batch.waiting_S.any())
+
+
 @pytest.mark.parametrize("empty", [list, lambda: [Group(id="none", trajectories=[])]])
 def test_nothing_to_pack_is_an_error(empty: Callable[[], list[Group]]):
     with pytest.raises(ValueError, match="nothing to pack"):

@@ -1,4 +1,6 @@
-"""Token weights: the five means, their denominators, and their sums."""
+"""Token weights: the means, their denominators, and their sums."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,16 +8,29 @@ from hypothesis import given
 
 from tests.ops import reference, reference_loss
 from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, make_case, ragged, random_case
-from turnwise.ops.weights import WEIGHTS, Counts, constant, sequence_mean, sequence_sum, token_mean, turn_mean
+from turnwise.ops.weights import (
+    WEIGHTS,
+    Counts,
+    constant,
+    sequence_mean,
+    sequence_sum,
+    token_mean,
+    trajectory_mean,
+    trajectory_sum,
+    trajectory_tokens,
+    turn_mean,
+)
 from turnwise.types import TokenBatch
 
-KINDS = ["token-mean", "turn-mean", "sequence-mean", "sequence-sum", "constant"]
+KINDS = list(WEIGHTS)
+PLAIN, REWRITTEN = TurnShape(sampled=2), TurnShape(sampled=2, restarts=True)
 
 
 def with_rejections(case: Case) -> TokenBatch:
     """Reject about a third of the tokens."""
     draws_T = torch.rand(case.batch.tokens, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return case.batch.with_(mismatch_T=torch.where(draws_T < 0.35, 0, draws_T))
+    batch = case.batch.with_(mismatch_T=torch.where(draws_T < 0.35, 0, draws_T))
+    return batch.with_(kept_S=trajectory_tokens(batch))
 
 
 def test_weights_by_hand():
@@ -30,6 +45,29 @@ def test_weights_by_hand():
     close(constant(batch, counts, length=10.0)[sampled_T], [0.05] * 5)
 
 
+def test_a_rewritten_history_gives_a_trajectory_no_more_weight_than_its_neighbour():
+    rewritten = EpisodeShape(turns=[PLAIN, REWRITTEN, REWRITTEN])
+    batch = make_case([[rewritten, EpisodeShape(turns=[PLAIN, PLAIN, PLAIN])]]).batch
+    counts = Counts.of(batch)
+    assert (counts.sequences, counts.trajectories) == (4, 2)
+    for kind in ("trajectory-mean", "trajectory-sum", "constant"):
+        weight_T = WEIGHTS[kind](batch, counts)
+        assert float(weight_T[batch.sampled_T].unique().numel()) == 1, kind
+    assert float(trajectory_mean(batch, counts)[batch.sequence_T == 3].sum()) == pytest.approx(1 / 2)
+    assert float(sequence_mean(batch, counts)[batch.sequence_T == 3].sum()) == pytest.approx(1 / 4)
+    close(trajectory_sum(batch, counts)[batch.sampled_T], [0.5] * 12)
+    close(constant(batch, counts, length=10.0)[batch.sampled_T], [0.05] * 12)
+
+
+def test_without_rewritten_histories_trajectories_and_sequences_weigh_the_same_to_the_bit():
+    turns = [[TurnShape(sampled=size) for size in sizes] for sizes in ((3, 1), (1, 0, 7), (2,), (5, 5, 5))]
+    batch = make_case([[EpisodeShape(turns=each) for each in turns]]).batch
+    counts = Counts.of(batch)
+    assert counts.trajectories == counts.sequences == 4
+    assert torch.equal(trajectory_mean(batch, counts), sequence_mean(batch, counts))
+    assert torch.equal(trajectory_sum(batch, counts), sequence_sum(batch, counts))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @ragged
 @given(cases)
@@ -42,7 +80,7 @@ def test_weights_agree_with_loops_also_after_rejections(kind: str, case: Case):
         close(WEIGHTS[kind](batch, Counts.of(batch), **options), expected)
 
 
-@pytest.mark.parametrize("kind", ["token-mean", "turn-mean", "sequence-mean"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.endswith("-mean")])
 def test_means_sum_to_one(kind: str):
     batch = with_rejections(random_case(9))
     assert float(WEIGHTS[kind](batch, Counts.of(batch)).sum()) == pytest.approx(1.0)
@@ -53,10 +91,11 @@ def test_weights_of_micro_batches_under_global_counts_are_those_of_the_whole(kin
     batch = with_rejections(random_case(6))
     whole_T = WEIGHTS[kind](batch, Counts.of(batch))
     parts = [batch.select([sequence]) for sequence in range(batch.sequences)]
-    counts = Counts(tokens=0, turns=0, sequences=0)
+    counts = Counts(tokens=0, turns=0, sequences=0, trajectories=0)
     for part in parts:
         counts = counts + Counts.of(part)
-    assert counts == Counts.of(batch)
+    assert counts == replace(Counts.of(batch), trajectories=counts.trajectories)
+    assert counts.trajectories == pytest.approx(Counts.of(batch).trajectories, rel=1e-12)
     close(torch.cat([WEIGHTS[kind](part, counts) for part in parts]), whole_T)
 
 

@@ -84,6 +84,17 @@ def test_an_environment_that_truncates_is_not_taken_for_one_that_terminates():
     assert (trajectory.stop, trajectory.terminated, trajectory.truncated) == (StopReason.DONE, False, True)
 
 
+class DoneAndCut(Walk):
+    def step(self, action):
+        observation, reward, terminated, _, info = super().step(action)
+        return observation, reward, terminated, terminated, info
+
+
+def test_an_environment_that_says_both_has_terminated():
+    (trajectory,), _ = play(DoneAndCut, ConstantAgent(text="go"))
+    assert (trajectory.stop, trajectory.terminated, trajectory.truncated) == (StopReason.DONE, True, False)
+
+
 @pytest.mark.parametrize(("text", "turns"), [("half a sen", 3), ("", 2)])
 def test_an_agent_that_cannot_go_on_ends_the_episode_without_another_step(text, turns):
     (trajectory,), _ = play(lambda: Walk(length=9), Tokens(full=2, text=text), spec=None)

@@ -281,6 +281,19 @@ def test_nothing_samples_while_weights_change() -> None:
     assert moved(start, weights(learner)) == entered[0] | entered[1]
 
 
+def test_a_turn_critic_is_judged_only_where_it_is_trained() -> None:
+    """It learns the value before each turn; what its head says inside a turn means nothing."""
+    learner = make_learner("turn-gae", minibatches=1)
+    batch = prepared(learner, make_groups())
+    assert batch.return_T is not None
+    before_T = torch.cat([batch.turn_T.new_full((1,), -1), batch.turn_T[:-1]])
+    first_T = batch.sampled_T & (batch.turn_T != before_T)
+    assert int(first_T.sum()) < int(batch.sampled_T.sum())
+    perfect = batch.with_(value_T=torch.where(first_T, batch.return_T, 40.0))
+    report = learner.learn(perfect, 1)
+    assert report.metrics["train/explained_variance"] == pytest.approx(1.0)
+
+
 def test_explained_variance_is_one_for_a_perfect_critic_and_zero_for_the_mean() -> None:
     batch = prepared(make_learner("ppo"), make_groups())
     assert batch.return_T is not None

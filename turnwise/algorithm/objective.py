@@ -12,14 +12,15 @@ from torch import Tensor
 from turnwise.algorithm.parts import Part, function_of
 from turnwise.algorithm.row import Algorithm
 from turnwise.algorithm.rules import resolve
+from turnwise.ops.chains import require_whole_trajectories
 from turnwise.ops.clip_bias import bias_coefficients
 from turnwise.ops.credit import Credit
 from turnwise.ops.diagnostics import TurnTable, turn_table
 from turnwise.ops.normalizers import Reduce, alone
 from turnwise.ops.scales import StepScale
-from turnwise.ops.segments import segment_count
 from turnwise.ops.surrogates import Ratios, Terms
-from turnwise.ops.weights import Counts, kept_tokens
+from turnwise.ops.values import valued_tokens
+from turnwise.ops.weights import Counts, trajectory_tokens
 from turnwise.types import Group, Scores, TokenBatch
 
 
@@ -52,9 +53,12 @@ def apply_filters(row: Algorithm, groups: Sequence[Group]) -> list[Group]:
 def compute_credit(row: Algorithm, batch: TokenBatch, *, reduce: Reduce = alone) -> TokenBatch:
     """The batch with rewards transformed and advantage, return and mismatch weight assigned.
 
-    Takes the whole rollout, before it is split; `reduce` sums batch statistics over ranks. Impossible rows are refused.
+    Takes the whole rollout, before it is split; `reduce` sums batch statistics over ranks. Impossible rows are refused,
+    and so are a batch that has its credit already and one with a part of a trajectory.
     """
     resolve(row)
+    _require_no_credit(batch)
+    require_whole_trajectories(batch)
     with torch.no_grad():
         for part in row.reward:
             batch = batch.with_(reward_T=_stream("reward", part, batch, _call("reward", part, batch)))
@@ -62,9 +66,10 @@ def compute_credit(row: Algorithm, batch: TokenBatch, *, reduce: Reduce = alone)
         advantage_T = _call("normalizer", row.normalizer, batch, credit.advantage_T, reduce)
         advantage_T = _stream("normalizer", row.normalizer, batch, advantage_T)
         batch.require_finite("advantage", advantage_T)
-        return batch.with_(
+        batch = batch.with_(
             advantage_T=advantage_T, return_T=credit.return_T, mismatch_T=_call("mismatch", row.mismatch, batch)
         )
+        return batch.with_(kept_S=trajectory_tokens(batch), credited=True)
 
 
 def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: Counts | None = None) -> Loss:
@@ -83,7 +88,8 @@ def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: C
     regularizers = {
         part.kind: _masked_sum(weight_T, _call("regularizers", part, batch, scores)) for part in row.regularizers
     }
-    value = _value_loss(row, batch, scores, counts) if row.needs_critic else None
+    valued_T = valued_tokens(batch, row.critic.level) if row.critic.level != "none" else None
+    value = None if valued_T is None else _value_loss(row, batch, scores, valued_T, counts)
     total = sum(regularizers.values(), policy)
     return Loss(
         total=total if value is None else total + value,
@@ -92,7 +98,14 @@ def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: C
         value=None if value is None else value.detach(),
         bias=bias,
         bias_T=bias_T,
-        table=turn_table(batch, scores, ratio_T=ratio_T.detach(), clipped_T=terms.clipped_T, bias_T=bias_T),
+        table=turn_table(
+            batch,
+            scores,
+            ratio_T=ratio_T.detach(),
+            clipped_T=terms.clipped_T,
+            valued_T=valued_T,
+            bias_T=bias_T,
+        ),
     )
 
 
@@ -114,6 +127,14 @@ def make_scale(row: Algorithm) -> StepScale | None:
 
 def _call(axis: str, part: Part, *arguments: Any) -> Any:
     return function_of(axis, part.kind)(*arguments, **part.options)
+
+
+def _require_no_credit(batch: TokenBatch) -> None:
+    if batch.credited:
+        raise ValueError(
+            "this batch has its credit already, and a second compute_credit would transform its rewards again; "
+            "give it the packed and scored batch"
+        )
 
 
 def _credit(part: Part, batch: TokenBatch) -> Credit:
@@ -190,18 +211,8 @@ def _masked_sum(weight_T: Tensor, penalty_T: Tensor) -> Tensor:
     return (weight_T * torch.where(weight_T != 0, penalty_T, 0)).sum()
 
 
-def _value_loss(row: Algorithm, batch: TokenBatch, scores: Scores, counts: Counts) -> Tensor:
+def _value_loss(row: Algorithm, batch: TokenBatch, scores: Scores, valued_T: Tensor, counts: Counts) -> Tensor:
     """Mean over tokens for a token critic, over turns (at their first token) for a turn critic."""
     loss_T: Tensor = _call("value_loss", row.critic.loss, batch, scores)
-    weight_T = kept_tokens(batch).to(loss_T) / max(counts.tokens, 1)
-    if row.critic.level == "turn":
-        weight_T = _opens_kept_turn(batch).to(loss_T) / max(counts.turns, 1)
-    return _masked_sum(weight_T, loss_T)
-
-
-def _opens_kept_turn(batch: TokenBatch) -> Tensor:
-    """The first token of every turn that still has a token to train on."""
-    kept_K = segment_count(torch.where(kept_tokens(batch), batch.turn_T, -1), batch.turns) > 0
-    before_T = torch.cat([batch.turn_T.new_full((1,), -1), batch.turn_T[:-1]])
-    opens_T = batch.sampled_T & (batch.turn_T != before_T)
-    return opens_T & torch.cat([kept_K, kept_K.new_zeros(1)])[batch.turn_T]
+    count = counts.turns if row.critic.level == "turn" else counts.tokens
+    return _masked_sum(valued_T.to(loss_T) / max(count, 1), loss_T)

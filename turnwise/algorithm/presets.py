@@ -20,15 +20,15 @@ _GROUP: Row = {"sampling": {"kind": "group", "size": 8}, "advantage": "group-mea
 _ZERO_VARIANCE = ["errored", "zero-variance"]
 
 # The four rows of the ST-PPO paper differ in ratio and scale only. γ = λ = 1, clip 0.2 and the 1/|y| of its objective
-# (sequence-mean) [I]; whitening and the unclipped critic as in our pilot.
+# (trajectory-mean) [I]; whitening and the unclipped critic as in our pilot.
 _PPO: Row = {
     **_TOKEN_CRITIC,
     "advantage": "gae",
     "normalizer": "batch-tokens",
-    "weights": "sequence-mean",
+    "weights": "trajectory-mean",
     "minibatches": 4,
 }
-_GRPO: Row = {**_GROUP, "normalizer": "group-std", "weights": "sequence-mean"}
+_GRPO: Row = {**_GROUP, "normalizer": "group-std", "weights": "trajectory-mean"}
 _POAD: Row = {
     "critic": {"level": "token", "loss": {"kind": "mse", "clip": 0.2}},
     "normalizer": "batch-tokens",
@@ -91,12 +91,12 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
             "reward": [{"kind": "token-kl", "coef": 0.001}],
             "advantage": "leave-one-out",
             "surrogate": "reinforce",
-            "weights": "sequence-sum",
+            "weights": "trajectory-sum",
         },
     ),
     "reinforce": (
         "The plain policy gradient with turn returns",
-        {"advantage": "return-to-go", "surrogate": "reinforce", "weights": "sequence-sum"},
+        {"advantage": "return-to-go", "surrogate": "reinforce", "weights": "trajectory-sum"},
     ),
     "reinforce++": (
         "Token returns whitened over the batch, KL in the reward",
@@ -122,7 +122,7 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
             "advantage": "group-mean",
             "ratio": {"kind": "token", "against": "mu"},
             "surrogate": "mask",
-            "weights": "sequence-sum",
+            "weights": "trajectory-sum",
             "minibatches": 2,
         },
     ),
@@ -153,7 +153,7 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
     ),
     "gigpo": (
         "Group comparison of episodes and of turns from the same state",
-        {"sampling": {"kind": "group", "size": 8}, "advantage": "anchor-state", "weights": "sequence-mean"},
+        {"sampling": {"kind": "group", "size": 8}, "advantage": "anchor-state", "weights": "trajectory-mean"},
     ),
 }
 

@@ -114,7 +114,10 @@ class Algorithm(BaseModel):
 
     @property
     def moves_by_advantage_alone(self) -> bool:
-        """Whether tokens without advantage have no gradient: no critic, no penalty, a surrogate that scales with it."""
+        """Whether tokens without advantage have no gradient: no critic, no penalty, a surrogate that scales with it.
+
+        Sequences of such tokens are scored for scales and diagnostics, and left out of the backward pass.
+        """
         scales = self.surrogate.kind in ("ppo-clip", "mask", "cispo", "reinforce")
         return scales and not self.needs_critic and not self.regularizers
 

@@ -81,7 +81,11 @@ class Env:
         return "", {}
 
     def step(self, action: str) -> Step | Awaitable[Step]:
-        """Apply the text of one turn: (observation, reward, terminated, truncated, info)."""
+        """Apply the text of one turn: (observation, reward, terminated, truncated, info).
+
+        `terminated`: the episode ended by itself. `truncated`: it was cut and could have gone on, so a critic may
+        value what would have followed. An episode that is both counts as terminated.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define step(action)")
 
     def sample_random_action(self) -> str:

@@ -112,6 +112,7 @@ CHECKS: dict[str, Callable[[Patient], Awaitable[Outcome]]] = {
     "zero actions": check_probes.zero_actions,
     "hostile actions": check_probes.hostile_actions,
     "seats": check_seats.seats,
+    "endings": check_measures.endings,
     "reward range": check_measures.reward_range,
     "group variance": check_measures.group_variance,
     "latency": check_measures.latency,

@@ -12,6 +12,18 @@ _SLOW_INLINE_SECONDS = 0.05
 _FAST_GROWTH = 500
 
 
+async def endings(patient: Patient) -> Outcome:
+    """No episode seen so far was terminated and truncated at once."""
+    for transcript in patient.seen:
+        for turn, moment in enumerate(transcript.moments, start=1):
+            if moment.terminated and moment.truncated:
+                return "note", (
+                    f"seed {transcript.seed}, turn {turn}: both terminated and truncated, which counts as terminated; "
+                    "set truncated only where the episode could have gone on"
+                )
+    return "pass", "no episode both terminated and truncated"
+
+
 async def reward_range(patient: Patient) -> Outcome:
     """No reward of any seat seen so far lies outside the declared range."""
     low, high = await patient.ask(attrgetter("reward_range"))

@@ -73,6 +73,7 @@ class _Place:
         except EpisodeError as error:
             observation, info = await self._fail(error)
             reward, terminated, truncated = 0.0, False, True
+        truncated = truncated and not terminated
         if terminated or truncated:
             self.ended = observation, info
             if self.autoreset == "same_step":

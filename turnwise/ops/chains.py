@@ -90,7 +90,7 @@ class Chain:
 
 def chain(batch: TokenBatch) -> Chain:
     """Link the sampled tokens of each trajectory."""
-    _require_whole_trajectories(batch)
+    require_whole_trajectories(batch)
     token_M = batch.sampled_T.nonzero().squeeze(1)
     turn_M = batch.turn_T.index_select(0, token_M)
     opens_M, closes_M = _edges(turn_M)
@@ -105,7 +105,21 @@ def _edges(run: Tensor) -> tuple[Tensor, Tensor]:
     return torch.cat([edge, change]), torch.cat([change, edge])
 
 
-def _require_whole_trajectories(batch: TokenBatch) -> None:
+def require_whole_trajectories(batch: TokenBatch) -> None:
+    """Raise ValueError unless the batch holds all turns of its trajectories, in order and next to each other."""
     begins_S, _ = _edges(batch.trajectory_S)
     if int(begins_S.sum()) != len(set(batch.trajectory_S.tolist())):  # pyright: ignore
         raise ValueError("the sequences of a trajectory lie apart; compute credit on the whole batch, before select()")
+    if batch.turns_S is None or not batch.turns:
+        return
+    begins_K, ends_K = _edges(batch.trajectory_S[batch.sequence_K])
+    place_K = torch.arange(batch.turns, device=begins_K.device)
+    start_K = place_K[begins_K][begins_K.cumsum(0) - 1]
+    missing_K = ends_K & (batch.index_K + 1 != batch.turns_S[batch.sequence_K])
+    bad_K = missing_K | (batch.index_K != place_K - start_K)
+    if bool(bad_K.any()):
+        name = batch.trajectory_names[int(batch.trajectory_S[batch.sequence_K[bad_K]][0])]
+        raise ValueError(
+            f"the batch holds only a part of trajectory {name!r}, or some of it twice; "
+            "compute credit on the whole batch, before select()"
+        )

@@ -22,6 +22,7 @@ _SUMS = (
     "entropy",
     "advantage",
     "advantage_squared",
+    "values",
     "value_error_squared",
     "bias_squared",
 )
@@ -36,7 +37,7 @@ TURN_METRICS = {
     "turn/entropy": "entropy of the next-token distribution",
     "turn/advantage_mean": "mean advantage",
     "turn/advantage_std": "spread of the advantage",
-    "turn/value_error": "root mean squared error of the critic against its target",
+    "turn/value_error": "root mean squared error of the critic against its target, where it is trained",
     "turn/clip_bias": "norm of this turn index's part of the clipping bias",
 }
 """One column per metric in `turns.jsonl`; the same names with `loss/` are the totals over all turns."""
@@ -90,10 +91,11 @@ class TurnTable:
             "entropy": mean["entropy"],
             "advantage_mean": mean["advantage"],
             "advantage_std": variance**0.5,
-            "value_error": mean["value_error_squared"] ** 0.5,
+            "value_error": (total["value_error_squared"] / max(total["values"], 1)) ** 0.5,
             "clip_bias": total["bias_squared"] ** 0.5,
         }
-        return {f"turn/{name}": value for name, value in reading.items() if name in self.known}
+        known = self.known if total["values"] else self.known - {"value_error"}
+        return {f"turn/{name}": value for name, value in reading.items() if name in known}
 
 
 _ALWAYS = frozenset(
@@ -103,16 +105,22 @@ _ALWAYS = frozenset(
 
 @torch.no_grad()
 def turn_table(
-    batch: TokenBatch, scores: Scores, *, ratio_T: Tensor, clipped_T: Tensor, bias_T: Tensor | None
+    batch: TokenBatch,
+    scores: Scores,
+    *,
+    ratio_T: Tensor,
+    clipped_T: Tensor,
+    valued_T: Tensor | None,
+    bias_T: Tensor | None,
 ) -> TurnTable:
-    """Collect the diagnostics of one micro-batch."""
+    """Collect the diagnostics of one micro-batch; `valued_T` marks the tokens at which the critic is trained."""
     assert batch.advantage_T is not None
     advantage_T, logprob_T = batch.advantage_T, scores.logprob_T
     optional = {
         "sampler_kl": None if batch.mu_T is None else _sampler_kl(logprob_T, batch.mu_T),
         "reference_kl": None if batch.ref_T is None else kl_estimate(logprob_T, batch.ref_T, "k3"),
         "entropy": scores.entropy_T,
-        "value_error": _squared_value_error(batch, scores),
+        "value_error": None if valued_T is None else _squared_value_error(batch, scores, valued_T),
     }
     zero_T = torch.zeros_like(advantage_T)
     token_M = batch.sampled_T.nonzero().squeeze(1)
@@ -124,6 +132,7 @@ def turn_table(
         *(zero_T if optional[name] is None else optional[name] for name in ("sampler_kl", "reference_kl", "entropy")),
         advantage_T,
         advantage_T**2,
+        zero_T if valued_T is None else valued_T.to(advantage_T),
         zero_T if optional["value_error"] is None else optional["value_error"],
         zero_T if bias_T is None else bias_T**2,
     ]
@@ -144,9 +153,11 @@ def _sampler_kl(logprob_T: Tensor, mu_T: Tensor) -> Tensor:
     return log_T.exp() - 1 - log_T
 
 
-def _squared_value_error(batch: TokenBatch, scores: Scores) -> Tensor | None:
+def _squared_value_error(batch: TokenBatch, scores: Scores, valued_T: Tensor) -> Tensor | None:
     value_T = scores.value_T if scores.value_T is not None else batch.value_T
-    return None if value_T is None or batch.return_T is None else (value_T - batch.return_T) ** 2
+    if value_T is None or batch.return_T is None:
+        return None
+    return torch.where(valued_T, (value_T - batch.return_T) ** 2, 0)
 
 
 def _grow(table: Tensor, rows: int) -> Tensor:

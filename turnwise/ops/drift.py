@@ -24,7 +24,7 @@ class DriftScale:
 
         scale = min(1, target / KL(μ ‖ π))^power
 
-    The KL (k3, mean over the sampled tokens) is that of the minibatch before the step, so it costs nothing; it counts
+    The KL (k3, mean over all sampled tokens) is that of the minibatch before the step, so it costs nothing; it counts
     the staleness of the rollout (`max_lag`) too. `measure: clips` takes the share of clipped tokens in its place. A
     high `power` comes near to stopping a rollout's updates where the bound is met, as early stopping does.
     """

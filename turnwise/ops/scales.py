@@ -41,7 +41,8 @@ class StepScale(Protocol):
         table: TurnTable | None = None,
     ) -> None:
         """Add one micro-batch: the clipping bias with its coefficients (None where nothing was clipped), the scores,
-        the trained parameters, and the diagnostics of its loss."""
+        the trained parameters, and the diagnostics of its loss. Scores of sequences that cannot move the policy may
+        come without a gradient."""
         ...
 
     def finish(self, reduce: Reduce = alone) -> Scale:

@@ -1,13 +1,30 @@
-"""Losses of the critic, per token."""
+"""Losses of the critic, per token, and the tokens that they are taken at."""
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from turnwise.ops.parameters import Count, Positive
+from turnwise.ops.segments import segment_count
+from turnwise.ops.weights import kept_tokens
 from turnwise.types import Scores, TokenBatch
+
+
+def valued_tokens(batch: TokenBatch, level: Literal["token", "turn"]) -> Tensor:
+    """Where a critic is trained, and so where it can be judged: each kept token, or the first token of each kept turn.
+
+    A kept turn still has a token to train on, be it the first or not.
+    """
+    kept_T = kept_tokens(batch)
+    if level == "token":
+        return kept_T
+    kept_K = segment_count(torch.where(kept_T, batch.turn_T, -1), batch.turns) > 0
+    before_T = torch.cat([batch.turn_T.new_full((1,), -1), batch.turn_T[:-1]])
+    opens_T = batch.sampled_T & (batch.turn_T != before_T)
+    return opens_T & torch.cat([kept_K, kept_K.new_zeros(1)])[batch.turn_T]
 
 
 def mse(batch: TokenBatch, scores: Scores, *, clip: Positive | None = None) -> Tensor:

@@ -12,27 +12,36 @@ from turnwise.types import TokenBatch
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """How many tokens, turns and sequences one optimiser step averages over, on all ranks and micro-batches.
+    """What one optimiser step averages over, on all ranks and micro-batches: tokens, turns, sequences, trajectories.
 
-    Only sampled tokens that were not rejected count, and only turns and sequences that still have one.
+    Only sampled tokens that were not rejected count, and only turns, sequences and trajectories that still have one. A
+    part of a trajectory counts by its share of the trajectory's tokens, so that the parts add up to one.
     """
 
     tokens: float
     turns: float
     sequences: float
+    trajectories: float
 
     @classmethod
     def of(cls, batch: TokenBatch) -> "Counts":
         kept_T = kept_tokens(batch)
         turns_K = segment_count(torch.where(kept_T, batch.turn_T, -1), batch.turns)
         sequences_S = segment_count(torch.where(kept_T, batch.sequence_T, -1), batch.sequences)
-        return cls(tokens=int(kept_T.sum()), turns=int((turns_K > 0).sum()), sequences=int((sequences_S > 0).sum()))
+        size_S = _trajectory_size(batch).clamp_min(1)
+        return cls(
+            tokens=int(kept_T.sum()),
+            turns=int((turns_K > 0).sum()),
+            sequences=int((sequences_S > 0).sum()),
+            trajectories=float((sequences_S.double() / size_S).sum()),
+        )
 
     def __add__(self, other: "Counts") -> "Counts":
         return Counts(
             tokens=self.tokens + other.tokens,
             turns=self.turns + other.turns,
             sequences=self.sequences + other.sequences,
+            trajectories=self.trajectories + other.trajectories,
         )
 
 
@@ -41,6 +50,13 @@ def kept_tokens(batch: TokenBatch) -> Tensor:
     if batch.mismatch_T is None:
         return batch.sampled_T
     return batch.sampled_T & (batch.mismatch_T != 0)
+
+
+def trajectory_tokens(batch: TokenBatch) -> Tensor:
+    """Kept tokens of each sequence's trajectory, in a batch that holds it whole."""
+    trajectory_T = torch.where(kept_tokens(batch), batch.trajectory_S[batch.sequence_T], -1)
+    count = int(batch.trajectory_S.max()) + 1 if batch.sequences else 0
+    return segment_count(trajectory_T, count)[batch.trajectory_S]
 
 
 def token_mean(batch: TokenBatch, counts: Counts) -> Tensor:
@@ -63,7 +79,9 @@ def turn_mean(batch: TokenBatch, counts: Counts) -> Tensor:
 def sequence_mean(batch: TokenBatch, counts: Counts) -> Tensor:
     """Every sequence counts the same, and every token inside a sequence.
 
-    (1/N_sequences) Σ_i (1/n_i) Σ_{t in i}
+        (1/N_sequences) Σ_i (1/n_i) Σ_{t in i}
+
+    A trajectory whose history was rewritten has several sequences and weighs more; `trajectory-mean` counts it once.
     """
     segment_T = torch.where(kept_tokens(batch), batch.sequence_T, -1)
     return _mean_of_means(batch, segment_T, batch.sequences, max(counts.sequences, 1))
@@ -77,14 +95,41 @@ def sequence_sum(batch: TokenBatch, counts: Counts) -> Tensor:
     return _uniform(batch, max(counts.sequences, 1))
 
 
-def constant(batch: TokenBatch, counts: Counts, *, length: Positive = 1024.0) -> Tensor:
-    """Divide by sequences times a fixed length.
+def trajectory_mean(batch: TokenBatch, counts: Counts) -> Tensor:
+    """Every trajectory counts the same, and every token inside a trajectory, however often its history was rewritten.
 
-        (1 / (N_sequences · length)) Σ_t
+    (1/N_trajectories) Σ_i (1/n_i) Σ_{t in i}
+    """
+    size_T = _trajectory_size(batch)[batch.sequence_T].to(batch.reward_T)
+    return torch.where(kept_tokens(batch), 1 / (size_T.clamp_min(1) * _trajectories(counts)), 0)
+
+
+def trajectory_sum(batch: TokenBatch, counts: Counts) -> Tensor:
+    """Sum over the tokens of a trajectory, mean over trajectories: no length normalisation.
+
+    (1/N_trajectories) Σ_i Σ_{t in i}
+    """
+    return _uniform(batch, _trajectories(counts))
+
+
+def constant(batch: TokenBatch, counts: Counts, *, length: Positive = 1024.0) -> Tensor:
+    """Divide by trajectories times a fixed length.
+
+        (1 / (N_trajectories · length)) Σ_t
 
     Dr. GRPO (2503.20783), with the longest generation allowed as length.
     """
-    return _uniform(batch, max(counts.sequences, 1) * length)
+    return _uniform(batch, _trajectories(counts) * length)
+
+
+def _trajectory_size(batch: TokenBatch) -> Tensor:
+    """A batch that was not packed does not know of tokens beyond it."""
+    return trajectory_tokens(batch) if batch.kept_S is None else batch.kept_S
+
+
+def _trajectories(counts: Counts) -> float:
+    """Below 1 where a step holds only a part of a trajectory; 1 where it holds nothing."""
+    return counts.trajectories or 1
 
 
 def _uniform(batch: TokenBatch, denominator: float) -> Tensor:
@@ -101,5 +146,7 @@ WEIGHTS = {
     "turn-mean": turn_mean,
     "sequence-mean": sequence_mean,
     "sequence-sum": sequence_sum,
+    "trajectory-mean": trajectory_mean,
+    "trajectory-sum": trajectory_sum,
     "constant": constant,
 }

@@ -213,9 +213,10 @@ class Episode:
 
     async def _step(self, host: Host, name: str, turn: Turn) -> str:
         started = time.perf_counter()
-        observation, reward, self._terminated, self._truncated, self._info = await host.step(
+        observation, reward, self._terminated, truncated, self._info = await host.step(
             turn.action, deadline=self._limits.step_seconds
         )
+        self._truncated = truncated and not self._terminated
         turn.env_seconds = time.perf_counter() - started
         turn.valid = bool(self._info.get("valid", True))
         turn.reward_parts = dict(self._info.get("reward_parts", {}))

@@ -23,14 +23,22 @@ def pack(groups: Iterable[Group], *, dtype: torch.dtype = torch.float32) -> Toke
     - A turn's reward lands on its last sampled token. A turn that sampled nothing hands its reward to the last token
       sampled before it in the same trajectory.
     - A turn with `restarts` opens a new sequence of the same trajectory; credit still flows across.
+    - Groups have ids of their own: two with one id would be compared apart.
+    - A trajectory that is both terminated and truncated counts as terminated: nothing follows it.
     - `bootstrap_S` is NaN where a truncated trajectory waits for the critic's value, unassigned if all of them do.
     """
-    columns = _Columns()
+    columns, ids = _Columns(), set[str]()
     for group_number, group in enumerate(groups):
         if not isinstance(group, Group):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(
                 f"pack takes groups, not {type(group).__name__}; wrap them in Group(id=..., trajectories=[...])"
             )
+        if group.id in ids:
+            raise ValueError(
+                f"two groups have the id {group.id!r}; put trajectories that are compared into one Group, "
+                "and give other groups ids of their own"
+            )
+        ids.add(group.id)
         columns.group_names.append(group.id)
         for trajectory in group.trajectories:
             _add_trajectory(columns, trajectory, group_number)
@@ -60,6 +68,8 @@ class _Columns:
     trajectory: list[int] = field(default_factory=list[int])
     group: list[int] = field(default_factory=list[int])
     seat: list[int] = field(default_factory=list[int])
+    turns: list[int] = field(default_factory=list[int])
+    kept: list[int] = field(default_factory=list[int])
     truncated: list[bool] = field(default_factory=list[bool])
     bootstrap: list[float | None] = field(default_factory=list[float | None])
     trajectory_names: list[str] = field(default_factory=list[str])
@@ -101,8 +111,11 @@ def _open_sequence(columns: _Columns, trajectory: Trajectory, group: int) -> Non
     columns.trajectory.append(len(columns.trajectory_names) - 1)
     columns.group.append(group)
     columns.seat.append(columns.seat_names.index(trajectory.seat))
-    columns.truncated.append(trajectory.truncated)
-    columns.bootstrap.append(trajectory.bootstrap if trajectory.truncated else 0.0)
+    columns.turns.append(len(trajectory.turns))
+    columns.kept.append(sum(len(turn.sampled_ids) for turn in trajectory.turns))
+    cut = trajectory.truncated and not trajectory.terminated  # nothing follows an episode that ended by itself
+    columns.truncated.append(cut)
+    columns.bootstrap.append(trajectory.bootstrap if cut else 0.0)
 
 
 def _add_turn(columns: _Columns, turn: Turn, index: int, group: int) -> None:
@@ -205,6 +218,8 @@ def _to_batch(columns: _Columns, dtype: torch.dtype) -> TokenBatch:
         seat_S=integers(columns.seat),
         truncated_S=torch.tensor(columns.truncated, dtype=torch.bool),
         bootstrap_S=None if waiting else torch.tensor(bootstrap, dtype=dtype),
+        turns_S=integers(columns.turns),
+        kept_S=integers(columns.kept),
         mu_T=torch.tensor(columns.mu, dtype=dtype) if columns.mu_known == {True} else None,
         trajectory_names=tuple(columns.trajectory_names),
         group_names=tuple(columns.group_names),

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch import Tensor
 from turnwise.algorithm import Algorithm, Loss, apply_filters, compute_credit, compute_loss, make_scale
 from turnwise.ops.diagnostics import TurnTable
 from turnwise.ops.scales import Scale
+from turnwise.ops.values import valued_tokens
 from turnwise.ops.weights import Counts
 from turnwise.policy.critics import Bins, Critic
 from turnwise.policy.text import Reference, TextPolicy
@@ -103,7 +104,7 @@ class Learner:
         rng = random.Random(f"{self.seed}:{step}:minibatches")
         parts = minibatches(batch, epochs=self.row.epochs, count=self.row.minibatches, rng=rng)
         updates = [self._update(part, step, number, allows) for number, part in enumerate(parts)]
-        return _report(batch, updates, self._rate(step))
+        return _report(self.row, batch, updates, self._rate(step))
 
     def score(self, batch: TokenBatch, policy: TextPolicy | Reference | None = None) -> Tensor:
         """Log-probs of the batch's tokens as the policy gives them now, or another one."""
@@ -136,12 +137,11 @@ class Learner:
     # Optimiser steps.
 
     def _update(self, batch: TokenBatch, step: int, number: int, allows: Allows | None) -> Update:
-        counts = Counts.of(batch)  # of all sequences, also of those that the model need not see
-        batch = batch.select(_moving(batch)) if self.row.moves_by_advantage_alone else batch
+        counts = Counts.of(batch)
         self.actor.zero_grad()
         if self.critic_optimizer is not None:
             self.critic_optimizer.zero_grad()
-        losses = [self._backward(part, counts) for part in micro_batches(batch, tokens=self.settings.micro_tokens)]
+        losses = self._backward(batch, counts)
         scale = None if self.scale is None else self.scale.finish()
         before = scale.value if scale is not None and scale.apply == "gradient" else 1.0
         norm = self.actor.clip(self.settings.grad_clip, scale=before)
@@ -159,8 +159,22 @@ class Learner:
             loss=added, table=table, gradient_norm=norm, critic_gradient_norm=critic_norm, scale=scale, taken=taken
         )
 
-    def _backward(self, part: TokenBatch, counts: Counts) -> tuple[dict[str, float], TurnTable]:
-        """Add one micro-batch's gradient; returns the parts of its loss and its diagnostics."""
+    def _backward(self, batch: TokenBatch, counts: Counts) -> list[tuple[dict[str, float], TurnTable]]:
+        """Add the gradient of each micro-batch; returns the parts of its loss and its diagnostics."""
+        tokens, read = self.settings.micro_tokens, list[tuple[dict[str, float], TurnTable]]()
+        moving, idle = _split(batch) if self.row.moves_by_advantage_alone else (batch, None)
+        for part in micro_batches(moving, tokens=tokens):
+            loss = self._loss(part, counts)
+            loss.total.backward()
+            read.append((_numbers(loss), loss.table))
+        if idle is not None:  # it has no gradient, but scales and diagnostics are those of the whole minibatch
+            with torch.no_grad():
+                losses = [self._loss(part, counts) for part in micro_batches(idle, tokens=tokens)]
+            read += [(_numbers(loss), loss.table) for loss in losses]
+        return read
+
+    def _loss(self, part: TokenBatch, counts: Counts) -> Loss:
+        """The loss of one micro-batch, which the step's scale has observed."""
         scores = self._scores(part)
         if part.old_T is None:
             part = part.with_(old_T=scores.logprob_T.detach())
@@ -174,8 +188,7 @@ class Learner:
                 parameters=list(self.actor.parameters.values()),
                 table=loss.table,
             )
-        loss.total.backward()
-        return _numbers(loss), loss.table
+        return loss
 
     def _scores(self, part: TokenBatch) -> Scores:
         full_kl = any(part.options.get("estimator") == "full" for part in self.row.regularizers)
@@ -233,11 +246,13 @@ def _lost_if_cut(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, bootstrap=0.0) if trajectory.stop in CUTS else trajectory
 
 
-def _moving(batch: TokenBatch) -> list[int]:
-    """Sequences with an advantage anywhere: the others have no gradient. At least one, so that there is a loss."""
+def _split(batch: TokenBatch) -> tuple[TokenBatch, TokenBatch | None]:
+    """Sequences with an advantage anywhere (at least one, so that there is a loss), and those without a gradient."""
     assert batch.advantage_T is not None
     moves_T = batch.sampled_T & (batch.advantage_T != 0)
-    return batch.sequence_T[moves_T].unique().tolist() or [0]
+    moving = batch.sequence_T[moves_T].unique().tolist() or [0]
+    idle = sorted(set(range(batch.sequences)) - set(moving))
+    return (batch.select(moving), batch.select(idle)) if idle else (batch, None)
 
 
 def _there(tensor: Tensor | None) -> Tensor:
@@ -256,7 +271,7 @@ def _numbers(loss: Loss) -> dict[str, float]:
     return numbers if loss.value is None else {**numbers, "value": float(loss.value)}
 
 
-def _report(batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report:
+def _report(row: Algorithm, batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report:
     table = updates[0].table
     for update in updates[1:]:
         table += update.table
@@ -275,7 +290,7 @@ def _report(batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report
     critic_norms = [update.critic_gradient_norm for update in updates if update.critic_gradient_norm is not None]
     if critic_norms:
         metrics["train/critic_gradient_norm"] = _mean(critic_norms)
-        metrics["train/explained_variance"] = explained_variance(batch)
+        metrics["train/explained_variance"] = explained_variance(batch, row.critic.level)
     scales = [update.scale for update in updates if update.scale is not None]
     if scales:
         metrics["train/scale"] = _mean([scale.value for scale in scales])
@@ -284,12 +299,13 @@ def _report(batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report
     return Report(metrics=metrics, turns=table.rows())
 
 
-def explained_variance(batch: TokenBatch) -> float:
-    """1 − Var(return − value) / Var(return) over sampled tokens: 1 a perfect critic, 0 one that knows only the mean."""
-    if batch.value_T is None or batch.return_T is None:
+def explained_variance(batch: TokenBatch, level: Literal["none", "token", "turn"] = "token") -> float:
+    """1 − Var(return − value) / Var(return) where a critic of this level is trained: 1 is perfect, 0 knows the mean."""
+    if batch.value_T is None or batch.return_T is None or level == "none":
         return 0.0
-    returns = batch.return_T[batch.sampled_T].double()
-    errors = returns - batch.value_T[batch.sampled_T].double()
+    valued_T = valued_tokens(batch, level)
+    returns = batch.return_T[valued_T].double()
+    errors = returns - batch.value_T[valued_T].double()
     spread = float(returns.var(correction=0))
     return 1 - float(errors.var(correction=0)) / spread if spread > _EQUAL else 0.0
 

@@ -38,7 +38,7 @@ METRICS = {
     "train/scale_min": "the smallest of them",
     "train/clip_bias": "norm of the clipping bias that the scale was made from, mean over the updates",
     "train/drift": "distance from the sampler that a drift scale was made from, mean over the updates",
-    "train/explained_variance": "1 − Var(return − value) / Var(return), before the updates",
+    "train/explained_variance": "1 − Var(return − value) / Var(return) where the critic is trained, before the updates",
     "train/sequences": "sequences in the batch",
     "train/tokens": "tokens in the batch, those of environments included",
     "time/step": "seconds of the whole step",

@@ -199,5 +199,5 @@ def _by_version(groups: Sequence[Group]) -> dict[int, list[Group]]:
         for trajectory in group.trajectories:
             versions = _versions(trajectory)
             if len(versions) == 1:
-                found[versions.pop()].append(Group(id=group.id, trajectories=[trajectory]))
+                found[versions.pop()].append(Group(id=trajectory.id, trajectories=[trajectory]))
     return dict(found)
