@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+
+pytest.importorskip("scipy", reason="needs turnwise[dev]")
+
 from scipy import stats
 
 from tests.evaluate.run_folders import write_run

@@ -1,5 +1,8 @@
 import numpy as np
 import pytest
+
+pytest.importorskip("statsmodels", reason="needs turnwise[dev]")
+
 from statsmodels.stats.proportion import proportion_confint
 
 from tests.evaluate.episodes import episode, tasks

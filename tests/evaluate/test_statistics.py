@@ -2,6 +2,10 @@ import math
 
 import numpy as np
 import pytest
+
+pytest.importorskip("scipy", reason="needs turnwise[dev]")
+pytest.importorskip("statsmodels", reason="needs turnwise[dev]")
+
 from scipy import stats
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.proportion import proportion_confint

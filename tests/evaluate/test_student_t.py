@@ -1,6 +1,9 @@
 import math
 
 import pytest
+
+pytest.importorskip("scipy", reason="needs turnwise[dev]")
+
 from scipy import stats
 
 from turnwise.evaluate.student_t import student_t_quantile, student_t_tail

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("tantivy", reason="needs turnwise[search]")
+
 from turnwise.envs.search.env import SearchEnv
 from turnwise.envs.search.protocol import INVALID, LAST_TURN
 from turnwise.envs.search.retriever import BM25, Document

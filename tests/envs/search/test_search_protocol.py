@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+pytest.importorskip("tantivy", reason="needs turnwise[search]")
+
 from turnwise.envs.search.protocol import Action, ask, defuse, exact_match, f1, normalise, parse, show
 from turnwise.envs.search.retriever import Document
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("tantivy", reason="needs turnwise[search]")
+
 from turnwise.envs import make
 from turnwise.envs.base import SPLITS
 from turnwise.envs.search.dense import hashed_ngrams

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("tantivy", reason="needs turnwise[search]")
+
 from tests.envs.search.two_processes import run_twice
 from turnwise.envs.search.dense import Dense, hashed_ngrams
 from turnwise.envs.search.retriever import BM25, Document, Retriever, build_once
