@@ -75,6 +75,17 @@ def test_envs_keeps_to_the_width_it_is_given_and_shows_whole_ids():
     assert "game/guess-number-easy" in result.stdout
 
 
+def test_envs_lists_the_names_of_a_family():
+    pytest.importorskip("gymnasium", reason="needs gymnasium: pip install turnwise[gymnasium]")
+    listed = turnwise("envs", "gym/")
+    assert listed.returncode == 0
+    assert listed.stdout.splitlines()[:2] == ["gym/Blackjack-v1", "gym/CliffWalking-v1"]
+    assert turnwise("envs", "gym/frozen").stdout.splitlines() == ["gym/FrozenLake-v1", "gym/FrozenLake8x8-v1"]
+    nothing = turnwise("envs", "gym/zzz")
+    assert (nothing.returncode, "turnwise envs gym/" in nothing.stderr) == (1, True)
+    assert turnwise("envs", "toy-text").stdout.splitlines()[-1] == "The names of a family: turnwise envs gym/"
+
+
 def test_the_command_also_runs_as_a_module():
     assert turnwise("--version", command=[sys.executable, "-m", "turnwise"]).stdout == f"turnwise {__version__}\n"
 

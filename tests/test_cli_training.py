@@ -12,6 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from turnwise.cli import app
+from turnwise.cli.training import new_folder
 from turnwise.runs import read_journal
 
 SMALL = [
@@ -64,8 +65,23 @@ def test_train_then_resume_then_evaluate(here):
     assert "pass@2" in table
     assert table.count("held-out task") == 1
 
-    again = turnwise("train", *SMALL, "name=tiny")
+    again = turnwise("train", *SMALL, "--output", "runs/tiny")
     assert (again.exit_code, "carry on with `turnwise resume runs/tiny`" in again.stderr) == (2, True)
+
+    further = turnwise("train", *SMALL, "name=tiny", "model=runs/tiny", "train.steps=1", "--quiet")
+    assert further.exit_code == 0, further.output
+    written = yaml.safe_load(Path("runs/tiny-2/config.yaml").read_text())
+    assert written["model"]["name"] == "runs/tiny/checkpoints/step_000002"
+    assert written["train"]["learning_rate"] == 3e-4  # it is nano all the same
+
+
+def test_without_output_a_run_gets_a_free_name(here):
+    taken = [Path("runs/mine"), Path("runs/mine-2")]
+    for folder in taken:
+        folder.mkdir(parents=True)
+        (folder / "notes.txt").write_text("dear diary")
+    assert new_folder(None, default=Path("runs/mine")) == Path("runs/mine-3")
+    assert new_folder(None, default=Path("runs/other")) == Path("runs/other")
 
 
 @pytest.mark.parametrize("name", ["../x", "/tmp/x", "a/../../x", "", "a//b", ".", "a\x1b"])
@@ -79,7 +95,7 @@ def test_a_name_never_leads_out_of_the_folder_of_runs(here, name):
 def test_nothing_is_overwritten(here):
     Path("runs/mine").mkdir(parents=True)
     Path("runs/mine/notes.txt").write_text("dear diary")
-    refused = turnwise("train", *SMALL, "name=mine")
+    refused = turnwise("train", *SMALL, "--output", "runs/mine")
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert "runs/mine is not empty" in refused.stderr
     assert "resume" not in refused.stderr  # there is no run to carry on with
@@ -169,7 +185,5 @@ def test_sft_imitates_the_expert_alone(here):
     assert result.exit_code == 0, result.output
     assert "1 step of 2 demonstrations" in result.stdout
     assert "step 1/1  loss " in result.stdout
-    assert (
-        "try next       turnwise train env=search/geo-1hop model=runs/copy-sft/checkpoints/step_000001" in result.stdout
-    )
+    assert "try next       turnwise train env=search/geo-1hop model=runs/copy-sft\n" in result.stdout
     assert Path("runs/copy-sft/checkpoints/step_000001/model.safetensors").is_file()

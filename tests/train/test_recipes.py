@@ -9,6 +9,7 @@ from turnwise.algorithm import PRESETS, preset
 from turnwise.cli.common import parse_settings
 from turnwise.envs import Env
 from turnwise.evaluate.evaluation import play_specs
+from turnwise.runs import RunFolder
 from turnwise.train.config import Recipe
 from turnwise.train.recipes import differences, dump_recipe, load_recipe
 from turnwise.train.source import step_specs
@@ -180,3 +181,29 @@ def test_differences_name_the_keys_that_changed() -> None:
         "guard.signals: absent → {}",
     ]
     assert differences(load_recipe(None), load_recipe(None)) == []
+
+
+def make_run(folder: Path, *, model: str, steps: list[int]) -> Path:
+    run = RunFolder.create(folder, {"model": {"name": model}}, {})
+    for step in steps:
+        run.checkpoints.write(step, lambda path: None)
+    return folder
+
+
+def test_a_run_folder_as_the_model_stands_for_its_newest_whole_checkpoint(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", model="nano", steps=[1, 2])
+    (run / "checkpoints/step_000002/manifest.json").unlink()
+    with pytest.warns(UserWarning, match="passed over"):
+        recipe = load_recipe(None, {"model": str(run)})
+    assert recipe.model.name == str(run / "checkpoints/step_000001")
+    again = make_run(tmp_path / "again", model=recipe.model.name, steps=[5])
+    recipe = load_recipe(None, {"model": str(again)})
+    assert recipe.train.learning_rate == 3e-4  # of nano, where it all began
+
+
+def test_a_run_that_only_imitated_so_far_stands_for_that_stage(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", model="nano", steps=[])
+    with pytest.raises(ValueError, match="has no whole checkpoint yet; carry on with `turnwise resume"):
+        load_recipe(None, {"model": str(run)})
+    make_run(run / "sft", model="nano", steps=[3])
+    assert load_recipe(None, {"model": str(run)}).model.name == str(run / "sft/checkpoints/step_000003")

@@ -14,6 +14,7 @@ from turnwise.cli.common import console, findings_table, one_message, parse_sett
 
 if TYPE_CHECKING:
     from turnwise.algorithm import Algorithm
+    from turnwise.envs.registry import EnvSpec
 
 EnvName = Annotated[
     str, typer.Argument(metavar="ID", help="One of `turnwise envs`, or module:Class for an environment of your own.")
@@ -24,19 +25,39 @@ Settings = Annotated[
 
 
 def envs(
-    pattern: Annotated[str, typer.Argument(help="Show only ids and summaries that contain this text.")] = "",
+    pattern: Annotated[
+        str, typer.Argument(help="Show only ids and summaries that contain this text; gem/ shows what GEM has.")
+    ] = "",
 ) -> None:
     """List the environments there are."""
     from turnwise.envs.registry import specs
 
-    table = Table(Column("id", no_wrap=True), "what it is", "extra", box=None, pad_edge=False)
-    for spec in specs():
-        if pattern.lower() in f"{spec.id} {spec.summary}".lower():
-            table.add_row(spec.id, spec.summary, spec.extra or "")
-    if not table.row_count:
+    family = next((spec for spec in specs() if spec.names and pattern.startswith(spec.prefix)), None)
+    if family is not None:
+        _show_family(family, pattern)
+        return
+    shown = [spec for spec in specs() if pattern.lower() in f"{spec.id} {spec.summary}".lower()]
+    if not shown:
         typer.echo(f"no environment matches {pattern!r}", err=True)
         raise typer.Exit(1)
+    table = Table(Column("id", no_wrap=True), "what it is", "extra", box=None, pad_edge=False)
+    for spec in shown:
+        table.add_row(spec.id, spec.summary, spec.extra or "")
     console().print(table)
+    if families := [spec.prefix for spec in shown if spec.names]:
+        typer.echo(f"The names of a family: turnwise envs {families[0]}")
+
+
+def _show_family(family: EnvSpec, pattern: str) -> None:
+    """The ids of a family that contain the pattern, one to a line."""
+    from turnwise.envs.registry import family_ids
+
+    with one_message():
+        ids = [each for each in family_ids(family) if pattern.lower() in each.lower()]
+    if not ids:
+        typer.echo(f"no environment matches {pattern!r}; all names: turnwise envs {family.prefix}", err=True)
+        raise typer.Exit(1)
+    typer.echo("\n".join(ids))
 
 
 def check_env_command(

@@ -26,7 +26,10 @@ Changes = Annotated[
 RecipeFile = Annotated[
     str | None, typer.Argument(metavar="[RECIPE.yaml]", help="A recipe; without one, the defaults with your changes.")
 ]
-Output = Annotated[Path | None, typer.Option(help="The run folder, a new one; by default runs/NAME of the recipe.")]
+Output = Annotated[
+    Path | None,
+    typer.Option(help="The run folder, a new one; by default runs/NAME, or runs/NAME-2 where that is taken."),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the whole recipe with what it will cost, and start nothing.")
 ]
@@ -51,7 +54,7 @@ def train(
         if dry_run:
             _show(chosen)
             return
-        folder = _new_folder(output or Path("runs") / chosen.name)
+        folder = new_folder(output, default=Path("runs") / chosen.name)
         from turnwise.train import stages
 
         with _screen(folder, quiet) as screen:
@@ -72,7 +75,7 @@ def sft(
         if dry_run:
             _show(chosen)
             return
-        folder = _new_folder(output or Path("runs") / f"{chosen.name}-sft")
+        folder = new_folder(output, default=Path("runs") / f"{chosen.name}-sft")
         from turnwise.train import stages
 
         with _screen(folder, quiet) as screen:
@@ -147,20 +150,27 @@ def _show(recipe: Recipe) -> None:
         typer.echo(f"# {line}")
 
 
-def _new_folder(folder: Path) -> Path:
-    """The folder of a run to come, refused before anything is loaded when something lies there."""
-    if folder.is_dir() and any(folder.iterdir()):
+def new_folder(folder: Path | None, *, default: Path) -> Path:
+    """The folder of a run to come: a named one is refused where something lies, the default gets a free name."""
+    if folder is None:
+        names = (default, *(default.with_name(f"{default.name}-{number}") for number in range(2, 10**6)))
+        return next(name for name in names if not _is_taken(name))
+    if _is_taken(folder):
         is_run = (folder / "meta.json").is_file()
         choice = f"carry on with `turnwise resume {folder}`, or choose another folder" if is_run else "choose another"
         raise ValueError(f"{folder} is not empty, and nothing is overwritten; {choice} with --output")
     return folder
 
 
+def _is_taken(folder: Path) -> bool:
+    return any(folder.iterdir()) if folder.is_dir() else folder.exists()
+
+
 def _find_model(name: str, changes: list[str]) -> tuple[Recipe, str | Path]:
     """What to play, and with which weights: those of a run, of one of its checkpoints, or a model by name."""
     from turnwise.runs import RunFolder
     from turnwise.runs.checkpoints import require_whole
-    from turnwise.train.recipes import load_recipe
+    from turnwise.train.recipes import load_recipe, newest_weights
 
     folder = Path(name)
     is_path = name.startswith((".", "/", "runs/")) or ("/" in name and folder.parent.is_dir())
@@ -169,10 +179,8 @@ def _find_model(name: str, changes: list[str]) -> tuple[Recipe, str | Path]:
     run = folder.parent.parent if folder.parent.name == "checkpoints" else folder
     if not (run / "meta.json").is_file():
         return load_recipe(None, parse_settings([f"model.name={json.dumps(name)}", *changes])), name
-    opened = RunFolder.open(run)
-    weights = opened.checkpoints.latest() if run == folder else require_whole(folder)
-    if weights is None:
-        raise ValueError(f"{run} has no whole checkpoint yet; carry on with `turnwise resume {run}`")
+    RunFolder.open(run)  # a damaged one is refused by its own words
+    weights = newest_weights(run) if run == folder else require_whole(folder)
     return load_recipe(run / "config.yaml", parse_settings(changes)), weights
 
 

@@ -41,6 +41,13 @@ class EnvSpec:
     """The optional dependency set that must be installed: `pip install 'turnwise[extra]'`."""
     example: str | None = None
     """A concrete id of a family, for listings and tests."""
+    names: str | None = None
+    """Where a family keeps the names that its field takes: `module:collection`; None where they cannot be listed."""
+
+    @property
+    def prefix(self) -> str:
+        """The id up to its first field."""
+        return self.id.partition("{")[0]
 
     def match(self, env_id: str) -> dict[str, Any] | None:
         """The field values when `env_id` is this environment, else None."""
@@ -94,6 +101,19 @@ def specs() -> list[EnvSpec]:
     return sorted(_SPECS.values(), key=lambda spec: spec.id)
 
 
+def family_ids(spec: EnvSpec) -> list[str]:
+    """Every id of a family, sorted; none where it keeps no list of names. Imports the family's package."""
+    if spec.names is None:
+        return []
+    module, _, collection = spec.names.partition(":")
+    try:
+        names = getattr(import_module(module), collection)
+    except ModuleNotFoundError as error:
+        raise _missing_extra(spec, spec.id, error) from error
+    ids = (spec.prefix + str(name) for name in names)
+    return sorted(each for each in ids if spec.match(each))  # some names hold characters that no id may have
+
+
 def find(env_id: str) -> tuple[EnvSpec, dict[str, Any]]:
     """The spec behind an id and the arguments its fields give; raises ValueError with the closest ids.
 
@@ -122,11 +142,16 @@ def make(env_id: str, **kwargs: Any) -> Env:
             raise ValueError(f"{env_id} is no environment: it has no {missing[0]}; derive it from turnwise.envs.Env")
         return env
     except ModuleNotFoundError as error:
-        if spec.extra is None or (error.name or "").startswith("turnwise"):
-            raise
-        raise ValueError(
-            f"{env_id} needs the package {error.name!r}; install it with: pip install 'turnwise[{spec.extra}]'"
-        ) from error
+        raise _missing_extra(spec, env_id, error) from error
+
+
+def _missing_extra(spec: EnvSpec, env_id: str, error: ModuleNotFoundError) -> Exception:
+    """What to raise for a package that is missing: how to install it, where one of our extras has it."""
+    if spec.extra is None or (error.name or "").startswith("turnwise"):
+        return error
+    return ValueError(
+        f"{env_id} needs the package {error.name!r}; install it with: pip install 'turnwise[{spec.extra}]'"
+    )
 
 
 def check_arguments(name: str, factory: Callable[..., Env], arguments: Mapping[str, Any]) -> None:

@@ -166,8 +166,7 @@ def next_steps(recipe: Recipe, folder: Path, progress: Progress) -> Text:
     if progress.step < steps:
         lines["carry on"] = f"turnwise resume {run}"
     elif recipe.algorithm.name == IMITATION.name:
-        model = shlex.quote(str(folder / "checkpoints" / f"step_{steps:06d}"))
-        lines["try next"] = f"turnwise train env={recipe.env.id} model={model}"
+        lines["try next"] = f"turnwise train env={recipe.env.id} model={shlex.quote(str(folder))}"
     else:
         config, other = shlex.quote(str(folder / "config.yaml")), "st-ppo" if recipe.algorithm.name == "ppo" else "ppo"
         lines["evaluate"] = f"turnwise eval {run} --episodes 1000"

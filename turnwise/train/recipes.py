@@ -12,8 +12,11 @@ import yaml
 from pydantic import ValidationError
 
 from turnwise.algorithm import Algorithm, find_algorithm, preset
+from turnwise.algorithm.recipes import parse, read_text
 from turnwise.envs.registry import accepts
 from turnwise.policy.models import is_small
+from turnwise.runs.checkpoints import Checkpoints
+from turnwise.runs.folder import CONFIG, META
 from turnwise.train.config import ModelChoice, Recipe
 from turnwise.train.recipe_checks import check_keys, check_together, explain_mistakes
 from turnwise.train.recipe_layers import Layer, join, read_layers
@@ -37,8 +40,17 @@ def load_recipe(source: str | Path | None, overrides: Mapping[str, Any] | None =
         recipe = Recipe.model_validate({**join([_unsaid(join(layers)), *layers]), "algorithm": algorithm})
     except ValidationError as error:
         raise ValueError(explain_mistakes(error, layers)) from None
+    recipe = _starting_from_weights(recipe)
     check_together(recipe)
     return recipe
+
+
+def newest_weights(run: Path) -> Path:
+    """The newest whole checkpoint of a run; that of its imitation stage while reinforcement has none."""
+    for stage in (run, run / "sft"):
+        if (checkpoint := Checkpoints(stage / "checkpoints").latest()) is not None:
+            return checkpoint
+    raise ValueError(f"{run} has no whole checkpoint yet; carry on with `turnwise resume {run}`")
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -69,16 +81,41 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
         yield from _leaves(inner, f"{place}.{key}" if place else key)
 
 
+def _starting_from_weights(recipe: Recipe) -> Recipe:
+    """A run folder as the model stands for its newest weights: they are written down, as the run may go on."""
+    folder = Path(recipe.model.name)
+    if not (folder / META).is_file():
+        return recipe
+    model = recipe.model.model_copy(update={"name": str(newest_weights(folder))})
+    return recipe.model_copy(update={"model": model})
+
+
 def _unsaid(choices: Mapping[str, Any]) -> Layer:
     """Defaults that depend on other choices: the rates of our small models, and no split where there is none."""
     model, env = _said(choices, "model", "name", ModelChoice().name), _said(choices, "env", "id", "")
     usual: dict[str, Any] = {}
-    if is_small(model):
+    if is_small(_origin(model)):
         usual["train"] = {"learning_rate": 3e-4, "critic_learning_rate": 1e-3}
     with suppress(ValueError):  # an unknown environment is spoken of later
         if not accepts(env, "split"):
             usual["env"] = {"id": env, "held_out": {}}
     return Layer(choices=usual)
+
+
+def _origin(model: str) -> str:
+    """The model that a run or one of its checkpoints began with; any other model is its own origin."""
+    seen: list[str] = []
+    while model not in seen and (run := _run_of(Path(model))) is not None:
+        seen.append(model)
+        with suppress(OSError, ValueError):  # a damaged run is spoken of when it is loaded
+            model = _said(parse(read_text(run / CONFIG)), "model", "name", model)
+    return model
+
+
+def _run_of(folder: Path) -> Path | None:
+    """The run that a folder is, or that it is a checkpoint of."""
+    owners = (folder, folder.parent.parent if folder.parent.name == "checkpoints" else folder)
+    return next((owner for owner in owners if (owner / META).is_file()), None)
 
 
 def _said(choices: Mapping[str, Any], section: str, key: str, default: str) -> str:

@@ -5,6 +5,7 @@ import pytest
 
 from turnwise.envs import find, make
 from turnwise.envs.adapters import SPECS
+from turnwise.envs.registry import family_ids
 
 PACKAGES = {
     "rg/{name}": "reasoning_gym",
@@ -38,3 +39,12 @@ def test_the_size_of_a_textworld_game_comes_from_its_id():
     spec, fields = find("textworld/w8-o12-q4")
     assert spec.extra == "textworld"
     assert fields == {"rooms": 8, "objects": 12, "quest": 4}
+
+
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if spec.names], ids=lambda spec: spec.id)
+def test_a_family_lists_its_ids_and_its_example_is_among_them(spec):
+    pytest.importorskip(PACKAGES[spec.id], reason=f"needs {spec.extra}: pip install 'turnwise[{spec.extra}]'")
+    ids = family_ids(spec)
+    assert spec.example in ids
+    assert ids == sorted(ids)
+    assert all(find(each)[0] == spec for each in ids)

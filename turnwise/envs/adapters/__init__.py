@@ -9,6 +9,7 @@ SPECS: tuple[EnvSpec, ...] = (
         summary="Any reasoning-gym family: one question, scored by the family's own scorer.",
         extra="reasoning-gym",
         example="rg/spell_backward",
+        names="turnwise.envs.adapters.reasoning_gym:DATASETS",
     ),
     EnvSpec(
         id="textarena/{name}",
@@ -16,6 +17,7 @@ SPECS: tuple[EnvSpec, ...] = (
         summary="TextArena games for one player or several seats.",
         extra="textarena",
         example="textarena/TicTacToe-v0",
+        names="turnwise.envs.adapters.textarena:ENV_REGISTRY",
     ),
     EnvSpec(
         id="textworld/w{rooms:int}-o{objects:int}-q{quest:int}",
@@ -30,6 +32,7 @@ SPECS: tuple[EnvSpec, ...] = (
         summary="Gymnasium's toy-text worlds told in words: FrozenLake, CliffWalking, Taxi, Blackjack.",
         extra="gymnasium",
         example="gym/FrozenLake-v1",
+        names="turnwise.envs.adapters.gymnasium:WORDS",
     ),
     EnvSpec(
         id="minigrid/{name}",
@@ -37,6 +40,7 @@ SPECS: tuple[EnvSpec, ...] = (
         summary="MiniGrid and BabyAI levels told in words.",
         extra="minigrid",
         example="minigrid/BabyAI-GoToRedBall-v0",
+        names="turnwise.envs.adapters.minigrid:LEVELS",
     ),
     EnvSpec(
         id="gem/{name}",
@@ -44,6 +48,7 @@ SPECS: tuple[EnvSpec, ...] = (
         summary="GEM environments, with their global seeding contained.",
         extra="gem",
         example="gem/game:GuessTheNumber-v0-hard",
+        names="turnwise.envs.adapters.gem:ENV_REGISTRY",
     ),
     EnvSpec(
         id="verifiers/{name}",

@@ -15,6 +15,7 @@ from minigrid.utils.baby_ai_bot import BabyAIBot, DisappearedBoxError
 from turnwise.envs.adapters.names import check_name, last_named
 from turnwise.envs.base import Env, Reset, Step
 
+LEVELS = [level for level in gymnasium.registry if level.startswith(("MiniGrid-", "BabyAI-"))]
 ACTIONS = ("left", "right", "forward", "pickup", "drop", "toggle")
 """In the order of MiniGrid's own numbers."""
 RULES = (
@@ -32,8 +33,7 @@ class MiniGrid(Env):
 
     def __init__(self, *, name: str, split: str = "train") -> None:
         super().__init__(split=split)
-        levels = [level for level in gymnasium.registry if level.startswith(("MiniGrid-", "BabyAI-"))]
-        check_name("MiniGrid level", name, levels)
+        check_name("MiniGrid level", name, LEVELS)
         self.name = name
         self.world: Any = gymnasium.make(name)
 
