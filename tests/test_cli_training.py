@@ -179,6 +179,53 @@ def test_dry_run_prints_a_recipe_that_can_be_saved_with_what_it_costs_and_starts
     assert yaml.safe_load(turnwise("train", "saved.yaml", "--dry-run").stdout) == recipe
 
 
+def test_dry_run_refuses_an_environment_that_does_not_exist(here):
+    Path("servers.py").write_text(BROKEN)
+    refused = turnwise("train", "env=servers:Brocken", "--dry-run")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "did you mean servers:Broken?" in refused.stderr
+    assert "there is no module nowhere" in turnwise("train", "env=nowhere:Broken", "--dry-run").stderr
+
+
+def test_dry_run_says_what_is_hardly_meant(here):
+    odd = ["train.steps=3", "train.warmup=3", "train.cut=bootstrap", "eval.tries=2", "eval.temperature=0"]
+    result = turnwise("train", *SMALL, *odd, "rollout.max_tokens=256", "--dry-run")
+    notes = [line.removeprefix("# note: ") for line in result.stdout.splitlines() if line.startswith("# note: ")]
+    assert [note.split("=")[0] for note in notes] == ["train.warmup", "train.cut", "eval.tries", "rollout.max_tokens"]
+    assert "# note" not in turnwise("train", *SMALL, "--dry-run").stdout
+
+
+def test_eval_says_that_greedy_tries_are_all_the_same(here):
+    result = turnwise("eval", "nano", *SMALL, "--episodes", "1", "--tries", "2", "--temperature", "0", "--json")
+    assert result.stderr.startswith("note: eval.tries=2 at eval.temperature=0 plays the same episode 2 times")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["rollout.engine_gib=1e-6"], "rollout.engine_gib is 1e-06, too little for one episode of 256 tokens"),
+        (["rollout.context=9999"], "rollout.context is 9999, but nano has room for 512 tokens"),
+        (["env=nowhere:Env"], "nowhere"),
+        (["model.template=none"], "model.template in a recipe"),
+        (["sft.chats=long.jsonl"], "long.jsonl, line 2: it has 612 tokens but the model has room for 512"),
+    ],
+)
+def test_what_cannot_work_is_found_before_the_folder_is_made(settings, words, here):
+    chats = [{"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "a"}]} for text in "ab"]
+    chats[1]["messages"][0]["content"] = "b " * 607
+    Path("long.jsonl").write_text("".join(json.dumps(chat) + "\n" for chat in chats))
+    result = turnwise("train", *SMALL, *settings, "--output", "run")
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert words in result.stderr
+    assert not Path("run").exists()
+
+
+def test_episodes_without_room_for_a_turn_are_put_down_to_the_context(here):
+    result = turnwise("train", *SMALL, "rollout.context=20", "eval.episodes=0", "train.steps=1", "--output", "run")
+    assert "the first prompt fills rollout.context. Raise it." in result.stdout
+    assert "max_tokens" not in result.stdout
+
+
 def test_sft_imitates_the_expert_alone(here):
     settings = [*SMALL, "sft.demonstrations=2", "sft.batch=2", "sft.epochs=1", "eval.episodes=0"]
     result = turnwise("sft", *settings, "env=search/geo-1hop", "name=copy")

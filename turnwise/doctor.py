@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from turnwise.envs.check import Finding
 from turnwise.envs.check_play import Verdict
 from turnwise.envs.registry import specs
+from turnwise.words import counted
 
 GIB = 2**30
 ENOUGH_MEMORY, ENOUGH_DISK = 2.0, 2.0
@@ -59,7 +60,7 @@ def _tried(check: str, attempt: Callable[[], str], *, failure: Verdict = "defect
 def _machine() -> Finding:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = memory_bytes() / GIB
-    text = f"{cores} core{'s' * (cores != 1)}, {memory:.1f} GiB of memory"
+    text = f"{counted(cores, 'core')}, {memory:.1f} GiB of memory"
     if memory < ENOUGH_MEMORY:
         return _finding("machine", "note", f"{text}; lower rollout.engine_gib and train.micro_tokens")
     return _finding("machine", "pass", text)
@@ -80,7 +81,7 @@ def _disk(runs: Path) -> Finding:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"\0" * 4096)
     except OSError as error:
-        text = f"cannot write in {place}: {error.strerror}; run where you may write, or give --output"
+        text = f"cannot write in {place}: {error.strerror}; run where you may write, or name another folder with --runs"
         return _finding("run folder", "defect", text)
     free = shutil.disk_usage(place).free / GIB
     text = f"{runs} can be written, {free:.1f} GiB free"
@@ -140,7 +141,7 @@ def gives(extra: str) -> str:
 def _torch() -> str:
     import torch
 
-    threads = f"{torch.get_num_threads()} thread{'s' * (torch.get_num_threads() != 1)}"
+    threads = counted(torch.get_num_threads(), "thread")
     if not torch.cuda.is_available():
         return f"{torch.__version__} on the CPU with {threads}; no CUDA device, which the nano recipes do not need"
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from turnwise.cli.common import VERDICT_COLOURS, console, findings_table, one_message
 from turnwise.untrusted import printable
+from turnwise.words import counted
 
 if TYPE_CHECKING:
     from turnwise.train.replay import Replayed
@@ -111,7 +112,7 @@ def _show_checks(checks: Sequence[StepCheck]) -> None:
     console().print(table)
     _show_remarks(checks)
     bad = sum(not check.ok for check in checks)
-    many = f"{len(checks)} step{'s' * (len(checks) > 1)} checked"
+    many = f"{counted(len(checks), 'step')} checked"
     console().print(
         Text(f"{many}: {bad} with defects" if bad else f"{many}: no defect", "bold red" if bad else "green")
     )

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,7 +112,11 @@ def evaluate(
         options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
         recipe, weights = _find_model(model, [*given, *(changes or [])])
+        from turnwise.train.recipe_checks import evaluation_doubts
         from turnwise.train.stages import evaluate_model
+
+        for doubt in evaluation_doubts(recipe):
+            typer.echo(f"note: {doubt}", err=True)
 
         row = evaluate_model(recipe, weights, watch=lambda groups: _show_episodes(groups[:show], to_stderr=as_json))
     if as_json:
@@ -141,20 +146,28 @@ def _load(recipe: str | None, changes: list[str] | None, *, defaults: Sequence[s
 
 
 def _show(recipe: Recipe) -> None:
-    """The whole recipe, so that it can be saved as it is; what it costs goes beside it."""
+    """The whole recipe, so that it can be saved as it is; what it costs and what looks odd goes beside it."""
+    from turnwise.algorithm import resolve
+    from turnwise.envs.places import require_place
     from turnwise.train.estimate import estimate
+    from turnwise.train.recipe_checks import find_doubts
     from turnwise.train.recipes import dump_recipe
 
+    if ":" in recipe.env.id.partition("/")[0]:
+        require_place(recipe.env.id)
+    needed = estimate(recipe)
     typer.echo(dump_recipe(recipe), nl=False)
-    for line in estimate(recipe).lines():
+    for line in needed.lines():
         typer.echo(f"# {line}")
+    for doubt in [*resolve(recipe.algorithm), *find_doubts(recipe, context=needed.context)]:
+        typer.echo(f"# note: {doubt}")
 
 
 def new_folder(folder: Path | None, *, default: Path) -> Path:
     """The folder of a run to come: a named one is refused where something lies, the default gets a free name."""
     if folder is None:
-        names = (default, *(default.with_name(f"{default.name}-{number}") for number in range(2, 10**6)))
-        return next(name for name in names if not _is_taken(name))
+        numbered = (default.with_name(f"{default.name}-{number}") for number in count(2))
+        return next(name for name in chain([default], numbered) if not _is_taken(name))
     if _is_taken(folder):
         is_run = (folder / "meta.json").is_file()
         choice = f"carry on with `turnwise resume {folder}`, or choose another folder" if is_run else "choose another"

@@ -54,7 +54,10 @@ def require_served(model: PreTrainedModel, capacity: int) -> None:
     config: Any = model.config.get_text_config()
     window = _window(config)
     if window is not None and window < capacity:
-        raise ValueError(f"the model attends to a window of {window} tokens; set the engine's capacity to at most that")
+        raise ValueError(
+            f"the model attends to a window of {window} tokens; set the engine's capacity (rollout.context in a recipe) "
+            "to at most that"
+        )
     for name in ("attn_logit_softcapping", "final_logit_softcapping"):
         if getattr(config, name, None) is not None:
             raise ValueError(f"the engine does not compute {name} of {config.model_type}; use another model or engine")

@@ -51,7 +51,10 @@ class TorchEngine:
         limit = int(getattr(config, "max_position_embeddings", 0) or 2048)
         self.capacity = capacity or limit
         if not 2 <= self.capacity <= limit:
-            raise ValueError(f"capacity={self.capacity} must lie between 2 and the model's context of {limit} tokens")
+            raise ValueError(
+                f"capacity={self.capacity} (rollout.context in a recipe) must lie between 2 and the model's context of "
+                f"{limit} tokens"
+            )
         require_served(model, self.capacity)
         self._tokenizer = tokenizer
         self._vocabulary = int(config.get_text_config().vocab_size)

@@ -17,6 +17,7 @@ from turnwise.envs.faults import EpisodeError
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Workers
 from turnwise.waiting import finish
+from turnwise.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ class Report:
     def conclusion(self) -> str:
         """The report in one line."""
         count = len(self.defects)
-        return f"{self.env}: " + (f"{count} defect{'s' * (count > 1)}" if count else "fit for training")
+        return f"{self.env}: " + (counted(count, "defect") if count else "fit for training")
 
     def __str__(self) -> str:
         width = max(len(finding.check) for finding in self.findings)

@@ -25,6 +25,7 @@ from turnwise.policy.rendering_templates import TEMPLATES
 # special token in a message; `_MARK` shows where a sampled turn ends in the template's text. Both shield from trimming.
 _BREAK, _MARK = "\ufdd0", "\ufdd1"
 _MARKER = re.compile(r"<[|｜][^|｜<>]+[|｜]>")
+_OTHER_TEMPLATE = f"choose one of the templates {', '.join(TEMPLATES)}, or give jinja text (model.template in a recipe)"
 _OPEN_REASONING = re.compile(r"<think>\s*\Z")
 _STAND_INS = ("\ufffd", "?", "")
 """What takes the place of a character that a tokenizer reads as a whole special token: the first that is plain text."""
@@ -239,11 +240,11 @@ class Renderer:
         except TemplateError as error:
             roles = ", ".join(message["role"] for message in messages)
             raise ValueError(
-                f"the chat template refuses a conversation of {roles} ({error}); leave `system` empty, choose another "
-                f"`observation_role`, or pass template= one of {', '.join(TEMPLATES)}"
+                f"the chat template refuses a conversation of {roles} ({error}); leave the system message empty "
+                f"(model.system in a recipe), or {_OTHER_TEMPLATE}"
             ) from error
         if not mark:
-            raise ValueError(f"the chat template leaves out what the model said; pass one of {', '.join(TEMPLATES)}")
+            raise ValueError(f"the chat template leaves out what the model said; {_OTHER_TEMPLATE}")
         end, opening = self._special.match(tail), _OPEN_REASONING.search(tail)
         return end[0] if end else "", opening[0] if opening else ""
 
@@ -295,12 +296,10 @@ def _choose_template(tokenizer: PreTrainedTokenizerBase, template: str | None) -
     if template is None:
         own = tokenizer.chat_template
         if not isinstance(own, str):
-            raise ValueError(
-                f"the tokenizer has no chat template; pass template= one of {', '.join(TEMPLATES)}, or jinja"
-            )
+            raise ValueError(f"the tokenizer has no chat template; {_OTHER_TEMPLATE}")
         return own
     if template not in TEMPLATES and "{" not in template:
-        raise ValueError(f"unknown template {template!r}; pass one of {', '.join(TEMPLATES)}, or jinja text")
+        raise ValueError(f"unknown template {template!r}; {_OTHER_TEMPLATE}")
     return TEMPLATES.get(template, template)
 
 

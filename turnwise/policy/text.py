@@ -89,6 +89,11 @@ class TextPolicy:
         """The last layer."""
         return head_of(self.model)
 
+    @property
+    def room(self) -> int | None:
+        """Tokens that one sequence may have; None where the model sets no limit."""
+        return getattr(self.model.config, "max_position_embeddings", None)
+
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters that train, by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
@@ -144,10 +149,10 @@ class TextPolicy:
             self.tokenizer.save_pretrained(folder)
 
     def _require_fits(self, batch: TokenBatch, layout: Layout) -> None:
-        room = getattr(self.model.config, "max_position_embeddings", None)
-        if room is not None and layout.longest > room:
+        if self.room is not None and layout.longest > self.room:
             raise ValueError(
-                f"a sequence has {layout.longest} tokens but the model has room for {room}; lower the token budget"
+                f"a sequence has {layout.longest} tokens but the model has room for {self.room}; make episodes shorter "
+                "(rollout.context in a recipe)"
             )
         words = self.head.weight_Vd.shape[0]
         if batch.tokens and int(batch.ids_T.max()) >= words:

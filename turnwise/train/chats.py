@@ -14,7 +14,7 @@ from jinja2 import TemplateError
 from turnwise.policy.rendering import Conversation, Renderer
 from turnwise.tools.formats import write_call
 from turnwise.train.chat_messages import ChatMessage, check_results, read_message
-from turnwise.train.demonstrations import end_turn, spell
+from turnwise.train.demonstrations import end_turn, longest_sequence, spell
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
 _FORM = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
@@ -22,11 +22,13 @@ _SHOWN = 10
 """Bad lines that one error lists."""
 
 
-def chat_groups(path: str | Path, renderer: Renderer, *, limit: int | None = None) -> list[Group]:
+def chat_groups(
+    path: str | Path, renderer: Renderer, *, limit: int | None = None, room: int | None = None
+) -> list[Group]:
     """The first `limit` chats of a JSONL file, one trajectory to a group, ready for `pack`.
 
     A chat's own system message takes the place of the renderer's. Where the template rewrites the history, a chat
-    becomes several sequences. All bad lines are told at once.
+    becomes several sequences. All bad lines are told at once, those with more than `room` tokens among them.
     """
     groups, problems = list[Group](), list[str]()
     for number, line in _lines(Path(path)):
@@ -35,6 +37,7 @@ def chat_groups(path: str | Path, renderer: Renderer, *, limit: int | None = Non
         try:
             messages, tools = _chat(line)
             turns = _turns(messages, renderer.showing(tools) if tools else renderer)
+            _require_fits(turns, room)
         except (ValueError, TemplateError) as error:
             problems.append(f"{path}, line {number}: {_fixable(error)}")
         else:
@@ -166,6 +169,12 @@ def _written_by_template(conversation: Conversation, reply: dict[str, Any]) -> s
     written = whole.removeprefix(before).partition(renderer.end_text)[0]
     words = [reply["content"].strip(), *(call["function"]["name"] for call in calls)]
     return written if all(word in written for word in words) else ""
+
+
+def _require_fits(turns: list[Turn], room: int | None) -> None:
+    longest = longest_sequence(turns)
+    if room is not None and longest > room:
+        raise ValueError(f"it has {longest} tokens but the model has room for {room}; shorten it or remove it")
 
 
 def _observing_as(role: str, renderer: Renderer) -> Renderer:

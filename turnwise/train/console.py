@@ -26,6 +26,7 @@ from turnwise.train.metrics import Row
 from turnwise.train.samples import episode_text
 from turnwise.types import Trajectory
 from turnwise.untrusted import printable
+from turnwise.words import counted
 
 Form = Literal["live", "plain", "quiet"]
 
@@ -134,13 +135,13 @@ class RunConsole:
 
     def _ending(self, status: str) -> Text:
         words = {
-            "finished": f"Finished {views.counted(self._progress.step, 'step')}.",
+            "finished": f"Finished {counted(self._progress.step, 'step')}.",
             "interrupted": f"Stopped as you asked: step {self._progress.step} is finished and saved.",
             "stopped": f"The guard stopped the run at step {self._progress.step}; events.jsonl has the evidence.",
         }
         text = Text(f"\n{words[status]}", "bold")
         if lost := self._progress.lost:
-            text.append(f" {views.counted(lost, 'episode')} were lost to faults and entered no batch.", "yellow")
+            text.append(f" {counted(lost, 'episode')} were lost to faults and entered no batch.", "yellow")
         if barren := self._progress.barren:
             text.append(f"\n{barren}", "yellow")
         return text

@@ -51,7 +51,10 @@ class Progress:
         if self.imitates or len(earned) != 1 or any(number(row, "rollout/success") for row in self.rows):
             return ""
         cut = max((number(row, "rollout/cut") or 0.0) for row in self.rows)
-        why = f"; up to {cut:.0%} of a step's episodes ran into rollout.max_tokens or rollout.max_turns" if cut else ""
+        if cut == 1 and not any(number(row, "rollout/turns") for row in self.rows):
+            return "No episode had room for a single turn: the first prompt fills rollout.context. Raise it."
+        limits = "rollout.max_turns, rollout.max_tokens or rollout.context"
+        why = f"; up to {cut:.0%} of a step's episodes ran into a limit ({limits})" if cut else ""
         return f"No episode succeeded and all earned the same, so there was nothing to learn from{why}. " + (
             "An easier task, or imitation first (sft), gives it a start."
         )

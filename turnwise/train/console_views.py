@@ -16,6 +16,7 @@ from turnwise.train.guard import Incident
 from turnwise.train.imitation import IMITATION
 from turnwise.train.metrics import Row, number
 from turnwise.untrusted import printable
+from turnwise.words import counted
 
 SHOWN = 8
 """Steps in the live table."""
@@ -182,8 +183,3 @@ def duration(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 episode`, `2 episodes`."""
-    return f"{count} {noun}{'s' * (count != 1)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from turnwise.envs.process import EnvSource
@@ -26,11 +26,13 @@ def expert_groups(
     max_turns: int,
     seed: int,
     only_success: bool = True,
+    room: int | None = None,
     note: Callable[[str], None] | None = None,
 ) -> list[Group]:
     """The expert's episodes, one trajectory to a group, ready for `pack`: sampled ids without log-probs.
 
-    `count` episodes are played, so fewer come out where some fail; `note` is told how many did.
+    `count` episodes are played, so fewer come out where some fail; `note` is told how many did. One that is longer
+    than `room` tokens is refused.
     """
     _require_expert(env)
     specs = _specs(env, count=count, seed=seed)
@@ -44,7 +46,22 @@ def expert_groups(
         conversation = renderer.open()
         for turn in group.trajectories[0].turns:
             add_tokens(turn, conversation)
+    longest = max(longest_sequence(group.trajectories[0].turns) for group in kept)
+    if room is not None and longest > room:
+        raise ValueError(
+            f"a demonstration in {env.id} has {longest} tokens but the model has room for {room}; lower "
+            "rollout.max_turns, or choose another model"
+        )
     return kept
+
+
+def longest_sequence(turns: Sequence[Turn]) -> int:
+    """Tokens of the longest sequence that these turns make: a rewritten history begins another one."""
+    longest = length = 0
+    for turn in turns:
+        length = (0 if turn.restarts else length) + len(turn.prompt_ids) + len(turn.sampled_ids)
+        longest = max(longest, length)
+    return longest
 
 
 def add_tokens(turn: Turn, conversation: Conversation) -> None:

@@ -66,6 +66,9 @@ class Estimate:
     plan: str
     """What is done in that time."""
 
+    context: int
+    """Tokens that an episode has room for."""
+
     @property
     def memory_needed(self) -> int:
         """Bytes of all parts together."""
@@ -112,6 +115,7 @@ def estimate(recipe: Recipe, *, rates: Rates | None = None) -> Estimate:
         most=_cost(recipe, shape, most, rates),
         expert=None if expert is None else _cost(recipe, shape, min(expert, most), rates),
         plan=_plan(recipe),
+        context=min(recipe.rollout.context or CONTEXT, shape.context),
     )
 
 

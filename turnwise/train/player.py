@@ -28,12 +28,11 @@ class Player:
     def __init__(
         self, policy: TextPolicy, *, rollout: Rollout, renderer: Renderer, seed: int, lockstep: bool = True
     ) -> None:
-        room = int(getattr(policy.model.config, "max_position_embeddings", 0) or CONTEXT)
         self.engine = EngineServer(
             TorchEngine(
                 policy.model,
                 tokenizer=policy.tokenizer,
-                capacity=rollout.context or min(room, CONTEXT),
+                capacity=rollout.context or min(policy.room or CONTEXT, CONTEXT),
                 memory_bytes=int(rollout.engine_gib * 2**30),
                 seed=seed,
             )

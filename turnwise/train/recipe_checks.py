@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import NoneType
 from typing import Any, get_args
 
@@ -16,6 +16,7 @@ from turnwise.envs.registry import check, find
 from turnwise.train.config import EnvChoice, Recipe
 from turnwise.train.guard import Guard
 from turnwise.train.recipe_layers import Layer
+from turnwise.words import counted
 
 _PLACE = re.compile(r"[\w.]+:\w+")  # module:Class, an environment of the user's own
 
@@ -36,6 +37,41 @@ def check_together(recipe: Recipe) -> None:
     Guard(recipe.guard)  # it knows its signals
     _check_groups(recipe)
     _check_env(recipe.env, evaluated=recipe.eval.episodes > 0)
+
+
+def find_doubts(recipe: Recipe, *, context: int | None = None) -> list[str]:
+    """What is allowed but hardly meant, in words; `context` are the tokens that an episode has room for."""
+    return [*_training_doubts(recipe), *evaluation_doubts(recipe), *_room_doubts(recipe, context)]
+
+
+def evaluation_doubts(recipe: Recipe) -> Iterator[str]:
+    """Those about how held-out tasks are played."""
+    evaluate = recipe.eval
+    if evaluate.tries > 1 and evaluate.temperature == 0 and evaluate.episodes:
+        yield (
+            f"eval.tries={evaluate.tries} at eval.temperature=0 plays the same episode {evaluate.tries} times; set "
+            "eval.tries=1 or a temperature above 0"
+        )
+
+
+def _training_doubts(recipe: Recipe) -> Iterator[str]:
+    train = recipe.train
+    if train.warmup >= train.steps:
+        yield (
+            f"train.warmup={train.warmup} leaves none of the {counted(train.steps, 'step')} at the full learning rate; "
+            "lower it"
+        )
+    if train.cut == "bootstrap" and not recipe.algorithm.needs_critic:
+        yield (
+            f"train.cut=bootstrap asks the critic what follows a cut, and {recipe.algorithm.name} has no critic: it "
+            "does nothing; set train.cut=lost, or choose an algorithm with a critic"
+        )
+
+
+def _room_doubts(recipe: Recipe, context: int | None) -> Iterator[str]:
+    most = recipe.rollout.max_tokens
+    if context is not None and most >= context:
+        yield f"rollout.max_tokens={most} is all that an episode has room for ({context} tokens) or more; lower it"
 
 
 def _check_keys(layer: Layer, choices: Any, model: type[BaseModel], place: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from turnwise.types import Trajectory, Turn
 from turnwise.untrusted import printable
+from turnwise.words import counted
 
 LONGEST = 600
 """Characters of one observation or action that are shown."""
@@ -49,6 +50,6 @@ def _shortened(text: str) -> str:
 def _end(trajectory: Trajectory) -> Text:
     solved = trajectory.success and not trajectory.stop.is_failure
     verdict = "solved" if solved else "lost to a fault" if trajectory.stop.is_failure else "not solved"
-    turns = f"{len(trajectory.turns)} turn{'s' * (len(trajectory.turns) != 1)}"
+    turns = counted(len(trajectory.turns), "turn")
     words = f"   = {verdict}: {turns}, reward {trajectory.reward:g}, stop: {trajectory.stop.value}"
     return Text(words, "bold green" if solved else "bold yellow")

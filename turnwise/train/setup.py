@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 import sys
 from collections.abc import Callable, Mapping
@@ -13,14 +14,16 @@ from typing import Any
 import torch
 
 from turnwise import __version__
+from turnwise.engine.runners import cache_shape
 from turnwise.envs.check import check_env
+from turnwise.envs.registry import check
 from turnwise.exactness import describe_arithmetic
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_lora import LoraSettings
 from turnwise.runs.checkpoints import is_checkpoint, require_whole
 from turnwise.train.chats import chat_groups
-from turnwise.train.config import Recipe
+from turnwise.train.config import CONTEXT, Recipe
 from turnwise.train.demonstrations import expert_groups
 from turnwise.train.imitation import Imitation, require_sft
 
@@ -64,9 +67,10 @@ def make_renderer(recipe: Recipe, policy: TextPolicy) -> Renderer:
 
 def require_sound_env(recipe: Recipe) -> None:
     """Have the env doctor look at the environment; ValueError with its findings when it is unfit."""
-    if not recipe.env.check:
-        return
-    for kwargs in (recipe.env.kwargs, {**recipe.env.kwargs, **recipe.env.held_out}):
+    arguments = (recipe.env.kwargs, {**recipe.env.kwargs, **recipe.env.held_out})
+    for kwargs in arguments:
+        check(recipe.env.id, kwargs)
+    for kwargs in arguments if recipe.env.check else ():
         report = check_env(recipe.env.id, kwargs=kwargs, seeds=_DOCTOR_SEEDS, deadline=recipe.rollout.step_seconds)
         if not report.ok:
             found = "; ".join(f"{defect.check}: {defect.text}" for defect in report.defects)
@@ -76,6 +80,26 @@ def require_sound_env(recipe: Recipe) -> None:
             )
 
 
+def context_of(recipe: Recipe, policy: TextPolicy) -> int:
+    """Tokens that a whole episode may have; ValueError where the model has no room for what the recipe asks."""
+    room, asked = policy.room, recipe.rollout.context
+    if asked is not None and room is not None and asked > room:
+        raise ValueError(f"rollout.context is {asked}, but {recipe.model.name} has room for {room} tokens; lower it")
+    return asked or min(room or CONTEXT, CONTEXT)
+
+
+def require_engine_memory(recipe: Recipe, policy: TextPolicy) -> None:
+    """ValueError when the engine has no memory for a single episode."""
+    context = context_of(recipe, policy)
+    needed, there = cache_shape(policy.model).bytes_per_slot(context), recipe.rollout.engine_gib * 2**30
+    if there < needed:
+        least = math.ceil(needed / 2**30 * 1e3) / 1e3
+        raise ValueError(
+            f"rollout.engine_gib is {recipe.rollout.engine_gib:g}, too little for one episode of {context} tokens; set "
+            f"it to {least:g} or more, or lower rollout.context"
+        )
+
+
 def require_loggers(recipe: Recipe) -> None:
     """ValueError when a logger that the recipe asks for is not installed."""
     for extra, wanted in (("tensorboard", recipe.log.tensorboard), ("wandb", recipe.log.wandb is not None)):
@@ -83,11 +107,13 @@ def require_loggers(recipe: Recipe) -> None:
             raise ValueError(f"log.{extra} needs a package that is missing: pip install 'turnwise[{extra}]'")
 
 
-def make_imitation(recipe: Recipe, renderer: Renderer, *, note: Callable[[str], None] | None = None) -> Imitation:
-    """The demonstrations of the recipe's imitation stage; `note` hears of those that failed."""
+def make_imitation(
+    recipe: Recipe, renderer: Renderer, *, room: int | None = None, note: Callable[[str], None] | None = None
+) -> Imitation:
+    """The demonstrations of the recipe's imitation stage, none longer than `room`; `note` hears of those that failed."""
     sft = require_sft(recipe)
     if sft.chats is not None:
-        groups = chat_groups(Path(sft.chats), renderer, limit=sft.demonstrations)
+        groups = chat_groups(Path(sft.chats), renderer, limit=sft.demonstrations, room=room)
     else:
         groups = expert_groups(
             recipe.env,
@@ -95,6 +121,7 @@ def make_imitation(recipe: Recipe, renderer: Renderer, *, note: Callable[[str], 
             count=sft.demonstrations,
             max_turns=recipe.rollout.max_turns,
             seed=recipe.seed,
+            room=room,
             note=note,
         )
     imitation = Imitation(groups, sft, seed=recipe.seed)

@@ -21,15 +21,18 @@ from turnwise.train.config import Recipe, Train
 from turnwise.train.console import RunConsole
 from turnwise.train.imitation import IMITATION, Imitation, sft_recipe
 from turnwise.train.player import Player
+from turnwise.train.recipe_checks import find_doubts
 from turnwise.train.recipes import differences, load_recipe
 from turnwise.train.schedule import find_jump
 from turnwise.train.setup import (
     choose_device,
     circumstances,
+    context_of,
     describe_run,
     load_policy,
     make_imitation,
     make_renderer,
+    require_engine_memory,
     require_loggers,
     require_sound_env,
 )
@@ -51,7 +54,10 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
     require_loggers(recipe)
     policy = load_policy(recipe)
     renderer = make_renderer(recipe, policy)
-    imitation = None if recipe.sft is None else make_imitation(recipe, renderer, note=console.note)
+    require_engine_memory(recipe, policy)
+    imitation = None
+    if recipe.sft is not None:
+        imitation = make_imitation(recipe, renderer, room=policy.room, note=console.note)
     run = RunFolder.create(folder, _plain(recipe), describe_run(recipe))
     with run.claim():
         if imitation is None:
@@ -67,7 +73,8 @@ def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = 
     folder, console = Path(folder), console or _default_console()
     require_sound_env(recipe)
     policy = load_policy(recipe)
-    imitation = make_imitation(recipe, make_renderer(recipe, policy), note=console.note)
+    require_engine_memory(recipe, policy)
+    imitation = make_imitation(recipe, make_renderer(recipe, policy), room=policy.room, note=console.note)
     stage = sft_recipe(recipe, steps=imitation.steps)
     run = RunFolder.create(folder, _plain(stage), describe_run(stage))
     return _shown(_imitate(stage, run, policy, imitation, console=console), console)
@@ -105,6 +112,7 @@ def evaluate_model(
 ) -> dict[str, float]:
     """Play the held-out tasks with a model: a name, or the folder of a checkpoint; `watch` sees the episodes."""
     policy = load_policy(recipe.model_copy(update={"model": recipe.model.model_copy(update={"lora": None})}), model)
+    require_engine_memory(recipe, policy)
     player = Player(
         policy,
         rollout=recipe.rollout,
@@ -132,7 +140,7 @@ def _imitate(
 def _resume_imitation(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, Any]:
     run = RunFolder.open(folder) if (folder / META).is_file() else None
     policy = load_policy(recipe, _weights(recipe, None if run is None else _newest(run)))
-    imitation = make_imitation(recipe, make_renderer(recipe, policy), note=console.note)
+    imitation = make_imitation(recipe, make_renderer(recipe, policy), room=policy.room, note=console.note)
     stage = sft_recipe(recipe, steps=imitation.steps)
     run = run or RunFolder.create(folder, _plain(stage), describe_run(stage))
     return _imitate(stage, run, policy, imitation, console=console)
@@ -147,7 +155,8 @@ def _reinforce(
         first = None if recipe.sft is None else _newest(RunFolder.open(run.path / SFT))
         policy = load_policy(recipe, _weights(recipe, checkpoint) or first)
     done = 0 if checkpoint is None else _step_of(checkpoint)
-    warnings = [*resolve(recipe.algorithm), *_caveats(recipe, run, checkpoint)]
+    doubts = find_doubts(recipe, context=context_of(recipe, policy))
+    warnings = [*resolve(recipe.algorithm), *doubts, *_caveats(recipe, run, checkpoint)]
     console.started(recipe, run.path, warnings, done=done)
     return _shown(Trainer(recipe, run, policy, console=console, checkpoint=checkpoint).run(), console)
 
