@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def sentences(file: Path) -> Iterator[str]:
             yield node.value
 
 
+@cache
 def all_sentences() -> list[str]:
     files = [file for file in PACKAGE.rglob("*.py") if file.relative_to(PACKAGE).as_posix() not in OTHER_PROGRAMS]
     return [text for file in files for text in sentences(file) if " " in text.strip()]

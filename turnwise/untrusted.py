@@ -1,8 +1,37 @@
-"""Text that models and environments wrote, made safe to show."""
+"""What others wrote, made safe to read and to show."""
 
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Callable
+from typing import Any
+
+DEEPEST = 100
+"""Levels of lists and mappings that a file of ours may have; none needs a dozen."""
+
+
+def parse_shallow(parse: Callable[[str], Any], text: str) -> Any:
+    """`parse(text)`; ValueError where lists and mappings lie so deep in each other that no code could follow them.
+
+    `parse_shallow(json.loads, "[" * 100_000 + "]" * 100_000)` is refused as any text is that cannot be read.
+    """
+    try:
+        value = parse(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    level, depth = [value], 0
+    while level := [inner for outer in level for inner in _inside(outer)]:
+        depth += 1
+        if depth > DEEPEST:
+            raise ValueError(_TOO_DEEP)
+    return value
+
+
+def _inside(value: Any) -> list[Any]:
+    return [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+_TOO_DEEP = f"lists or mappings are nested more than {DEEPEST} levels deep; write them flatter"
 
 
 def printable(text: str) -> str:

@@ -298,7 +298,7 @@ def test_bad_requests_are_refused_with_the_fix(
 
 def test_a_memory_budget_or_capacity_that_cannot_work_is_refused() -> None:
     model = small_model("llama")
-    with pytest.raises(ValueError, match="raise memory_bytes or lower capacity"):
+    with pytest.raises(ValueError, match=r"raise memory_bytes \(rollout.engine_gib in a recipe\)"):
         TorchEngine(model, memory_bytes=100)
     with pytest.raises(ValueError, match=f"the model's context of {CONTEXT} tokens"):
         TorchEngine(model, capacity=CONTEXT + 1)

@@ -81,7 +81,7 @@ def test_bad_numbers_name_trajectory_and_turn(bad: float):
     good = Turn(sampled_ids=[3], logprobs=[-1.0])
     with pytest.raises(ValueError, match=r"'geo-17/0', turn 1: log-prob of sampled token 1 is"):
         pack(one(good, Turn(sampled_ids=[1, 2], logprobs=[-0.1, bad])))
-    with pytest.raises(ValueError, match=r"'geo-17/0', turn 1: reward is .*must be finite"):
+    with pytest.raises(ValueError, match=r"'geo-17/0', turn 1: reward is .*must be a finite number"):
         pack(one(good, Turn(sampled_ids=[1], logprobs=[-0.1], reward=bad)))
 
 
@@ -167,3 +167,9 @@ def test_bootstrap_must_be_finite(bad: float):
     cut = one(Turn(sampled_ids=[1], logprobs=[-0.1]), truncated=True, terminated=False, bootstrap=bad)
     with pytest.raises(ValueError, match=r"'geo-17/0'.*bootstrap"):
         pack(cut, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("bad", [None, "1", math.nan])
+def test_a_reward_that_is_no_finite_number_is_refused_with_its_turn(bad: Any):
+    with pytest.raises(ValueError, match=rf"'geo-17/0', turn 0: reward is {bad}; it must be a finite number"):
+        pack(one(Turn(sampled_ids=[1], logprobs=[-0.1], reward=bad)))

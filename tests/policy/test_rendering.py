@@ -219,7 +219,7 @@ def test_what_cannot_work_is_refused_with_the_fix():
     with pytest.raises(ValueError, match=r"needs the special tokens <\|agent\|>, <\|end\|>, <\|user\|>, which"):
         Renderer(tokenizer, template="nano")
     tokenizer.chat_template = None
-    with pytest.raises(ValueError, match="has no chat template; pass template="):
+    with pytest.raises(ValueError, match="has no chat template; choose one of the templates"):
         Renderer(tokenizer)
     tokenizer.eos_token = None
     with pytest.raises(ValueError, match="set its eos_token"):

@@ -64,6 +64,20 @@ def test_a_damaged_file_becomes_a_sentence(run: Path, tmp_path: Path, name: str)
     assert any(problem.startswith(f"{name} could not be read") for problem in shown["problems"])
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "meta.json"])
+def test_a_file_nested_without_end_becomes_a_sentence(run: Path, tmp_path: Path, name: str) -> None:
+    (run / name).write_text("[" * 20_000 + "]" * 20_000)
+    (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]
+    assert any(problem.startswith(f"{name} could not be read (lists or mappings") for problem in shown["problems"])
+
+
+def test_a_report_that_cannot_be_written_is_one_message(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for output in (tmp_path / "file" / "report.html", tmp_path):
+        with pytest.raises(ValueError, match=r"cannot write .*; choose a file that you may write"):
+            write_report([run], output)
+
+
 def test_a_run_without_checkpoints_shows_texts_and_says_why(run: Path, tmp_path: Path) -> None:
     shutil.rmtree(run / "checkpoints")
     (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]

@@ -186,6 +186,16 @@ def test_a_chat_that_the_template_refuses_is_named_with_its_line(write):
         chat_groups(write(line(chat)), renderer_of("nano"))
 
 
+def test_a_chat_that_is_nested_without_end_or_too_long_is_named_with_its_line(write):
+    deep = json.dumps({"messages": "x"}).replace('"x"', "[" * 20_000 + "]" * 20_000)
+    with pytest.raises(ValueError, match=r"line 2: lists or mappings are nested more than"):
+        chat_groups(write(line(CHAT), deep), renderer_of("chatml"))
+    with pytest.raises(
+        ValueError, match=r"line 1: it has \d+ tokens but the model has room for 5; shorten it or remove"
+    ):
+        chat_groups(write(line(CHAT)), renderer_of("chatml"), room=5)
+
+
 def test_an_empty_missing_or_unreadable_file_is_one_message(write, tmp_path):
     renderer = renderer_of("chatml")
     with pytest.raises(ValueError, match=r"chats\.jsonl has no chats; write one to a line, as \{"):

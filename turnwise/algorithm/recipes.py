@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from turnwise.untrusted import parse_shallow
+
 
 class _Loader(yaml.SafeLoader):
     """Safe YAML in which a key may occur once: the last of two would silently win."""
@@ -48,7 +50,7 @@ ALGORITHM = "an algorithm is a mapping of axes to choices, such as {preset: st-p
 def parse(text: str, *, shape: str = ALGORITHM) -> dict[str, Any]:
     """The choices that the text of a recipe makes; `shape` is what it should look like, in words."""
     try:
-        data = yaml.load(text, Loader=_Loader)
+        data = parse_shallow(lambda text: yaml.load(text, Loader=_Loader), text)
     except yaml.YAMLError as error:
         raise ValueError(f"the recipe is not valid YAML: {error}") from None
     if not isinstance(data, dict):

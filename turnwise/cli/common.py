@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.untrusted import printable
+from turnwise.untrusted import parse_shallow, printable
 
 if TYPE_CHECKING:
     from turnwise.envs.check import Finding
@@ -50,13 +50,18 @@ def _parse_setting(setting: str) -> tuple[str, Any]:
     if not equals or not all(name.isidentifier() for name in key.split(".")):
         raise ValueError(f"cannot read {setting!r}; write arguments as key=value")
     try:
-        return key, json.loads(value)  # first, because YAML takes 1e-5 for text
-    except json.JSONDecodeError:
-        pass
-    try:
-        return key, yaml.safe_load(value)
+        return key, parse_shallow(_parse_value, value)
     except yaml.YAMLError:
         return key, value
+    except ValueError as error:
+        raise ValueError(f"cannot read the value of {key}: {error}") from None
+
+
+def _parse_value(value: str) -> Any:
+    try:
+        return json.loads(value)  # first, because YAML takes 1e-5 for text
+    except json.JSONDecodeError:
+        return yaml.safe_load(value)
 
 
 def _merge(first: Any, second: Any) -> Any:

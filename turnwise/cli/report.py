@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from turnwise.cli.common import one_message
+from turnwise.untrusted import parse_shallow
 
 
 def report(
@@ -31,7 +32,7 @@ def report(
 
 def _read_comparison(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_shallow(json.loads, file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read {file}: {error}; name the comparison.json of `turnwise compare`") from error
     if not isinstance(content, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -140,7 +141,7 @@ def _load(recipe: str | None, changes: list[str] | None, *, defaults: Sequence[s
     from turnwise.train.recipes import load_recipe
 
     settings = changes or []
-    if recipe is not None and "=" in recipe and not Path(recipe).exists():
+    if recipe is not None and "=" in recipe and not os.path.exists(recipe):  # of Path.exists a long text is an error
         recipe, settings = None, [recipe, *settings]
     return load_recipe(recipe, parse_settings([*defaults, *settings] if recipe is None else settings))
 

@@ -55,8 +55,8 @@ def require_served(model: PreTrainedModel, capacity: int) -> None:
     window = _window(config)
     if window is not None and window < capacity:
         raise ValueError(
-            f"the model attends to a window of {window} tokens; set the engine's capacity (rollout.context in a recipe) "
-            "to at most that"
+            f"the model attends to a window of {window} tokens; set the engine's capacity (rollout.context in a "
+            "recipe) to at most that"
         )
     for name in ("attn_logit_softcapping", "final_logit_softcapping"):
         if getattr(config, name, None) is not None:

@@ -33,8 +33,11 @@ def write_report(
     if not runs:
         raise ValueError("no run was named; write `turnwise report runs/my-run`")
     page = render_page(collect(runs, comparison=comparison, sample=sample or Sample()))
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page, encoding="utf-8")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"cannot write {output}: {error.strerror}; choose a file that you may write") from error
     return output
 
 

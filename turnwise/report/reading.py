@@ -12,6 +12,7 @@ import yaml
 
 from turnwise.runs import RunFolder, RunFolderError, read_journal, read_rows
 from turnwise.runs.disk import open_plain
+from turnwise.untrusted import parse_shallow
 
 Row = dict[str, Any]
 
@@ -101,7 +102,7 @@ def _read_mapping(file: Path, parse: Callable[[str], Any], problems: list[str]) 
         return {}
     try:
         with open_plain(file) as opened:
-            content = parse(opened.read().decode())
+            content = parse_shallow(parse, opened.read().decode())
     except (ValueError, OSError, yaml.YAMLError) as error:
         problems.append(f"{file.name} could not be read ({_first_line(error)}).")
         return {}

@@ -6,7 +6,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 from torch import Tensor
@@ -151,8 +151,8 @@ def _append(columns: _Columns, ids: Sequence[int], *, turn: int, logprobs: Seque
 
 def _add_reward(columns: _Columns, trajectory: Trajectory, index: int, last_sampled: int | None) -> None:
     reward = trajectory.turns[index].reward
-    if not math.isfinite(reward):
-        raise ValueError(f"trajectory {trajectory.id!r}, turn {index}: reward is {reward}; rewards must be finite")
+    if not isinstance(reward, SupportsFloat) or not math.isfinite(reward):
+        raise ValueError(f"trajectory {trajectory.id!r}, turn {index}: reward is {reward}; it must be a finite number")
     if last_sampled is not None:
         columns.reward[last_sampled] += reward
     elif reward != 0:

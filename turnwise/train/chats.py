@@ -16,6 +16,7 @@ from turnwise.tools.formats import write_call
 from turnwise.train.chat_messages import ChatMessage, check_results, read_message
 from turnwise.train.demonstrations import end_turn, longest_sequence, spell
 from turnwise.types import Group, StopReason, Trajectory, Turn
+from turnwise.untrusted import parse_shallow
 
 _FORM = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
 _SHOWN = 10
@@ -64,7 +65,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _chat(line: str) -> tuple[list[ChatMessage], list[dict[str, Any]]]:
     """The messages and tools of one line; raises ValueError with the fix."""
-    chat = json.loads(line)
+    chat = parse_shallow(json.loads, line)
     rows = chat.get("messages") if isinstance(chat, dict) else None
     if not isinstance(rows, list) or not rows:
         raise ValueError(f"there is no list of messages; write {_FORM}")

@@ -110,7 +110,7 @@ def require_loggers(recipe: Recipe) -> None:
 def make_imitation(
     recipe: Recipe, renderer: Renderer, *, room: int | None = None, note: Callable[[str], None] | None = None
 ) -> Imitation:
-    """The demonstrations of the recipe's imitation stage, none longer than `room`; `note` hears of those that failed."""
+    """The demonstrations of the recipe's imitation stage, each within `room` tokens; `note` hears of failed ones."""
     sft = require_sft(recipe)
     if sft.chats is not None:
         groups = chat_groups(Path(sft.chats), renderer, limit=sft.demonstrations, room=room)

@@ -76,7 +76,7 @@ def _load(questions: str, split: str) -> tuple[tuple[str, str], ...]:
 def _read(line: str, place: str) -> tuple[str, str]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{place}: not JSON ({error}); write one object per line") from None
     for field in ("question", "answer"):
         if not isinstance(row, dict) or not isinstance(row.get(field), str):
