@@ -64,20 +64,55 @@ def test_plain_lines_have_every_number_in_its_own_place(tmp_path):
     assert "a note" in screen.lines
 
 
-def test_quiet_says_only_start_evaluations_incidents_and_end(tmp_path):
+def test_quiet_says_only_what_looks_wrong_and_how_it_ended(tmp_path):
     screen = Screen("quiet")
     run_twelve_steps(screen, tmp_path / "run")
-    before_curve = screen.lines[: screen.lines.index("success")]
-    assert before_curve == [
-        "turn-ppo-drift on search/geo-2hop · model nano · 12 steps of 128 episodes",
-        f"run folder {tmp_path / 'run'} · seed 0",
+    assert screen.lines == [
         "note: the critic is new",
-        "held-out at step 0: success 0.400 [0.350, 0.450], turns 3.000, 256 episodes",
         "guard  step 2  ratio-tail: largest ratio 31 after 2 → shrink, learning rate × 0.2",
-        "held-out at step 12: success 0.800 [0.750, 0.850], turns 3.000, 256 episodes",
-        "",
+        "Finished 12 steps. 6 episodes were lost to faults and entered no batch.",
+        "held-out success 0.800 [0.750, 0.850] at step 12, 0.400 [0.350, 0.450] before",
+        f"run folder     {tmp_path / 'run'}",
     ]
-    assert "Finished 12 steps. 6 episodes were lost to faults and entered no batch." in screen.lines
+
+
+@pytest.mark.parametrize("form", ["live", "plain"])
+def test_everything_but_commands_keeps_to_sixty_columns(form, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    screen = Screen(form, width=60)
+    run_twelve_steps(screen, tmp_path / "run")
+    lines = [line.rsplit("\x1b[2K", 1)[-1] for line in screen.lines]
+    commands = lines.index(f"run folder     {tmp_path / 'run'}")
+    before = [line for line in lines[:commands] if str(tmp_path) not in line]  # a path is not broken
+    assert max(map(len, before)) <= 60
+    assert "…" not in screen.text
+    if form == "plain":
+        assert "step  3/12  success 0.430  left    0:18  guard healthy" in lines
+    else:
+        last = screen.text[screen.text.rindex("step success") :].splitlines()
+        assert last[0].split() == ["step", "success", "reward", "turns", "clip", "KL", "entropy", "faults"]
+
+
+def test_a_caveat_and_an_episode_are_shown_once(tmp_path):
+    screen = Screen("plain")
+    episode = Trajectory(id="a", turns=[Turn(observation="Guess.", action="4")], stop=StopReason.DONE)
+    other = Trajectory(id="b", turns=[Turn(observation="Guess.", action="5")], stop=StopReason.DONE)
+    for title in ("before, task 1", "after, task 1"):
+        screen.console.started(recipe(), tmp_path, ["the critic is new"])
+        screen.console.sample(title, episode)
+    screen.console.sample("after, task 2", other)
+    assert screen.text.count("the critic is new") == 1
+    assert screen.text.count("   > 4") == 1
+    assert screen.lines[-5:-3] == ["after, task 1: played as above", "after, task 2"]
+
+
+def test_one_of_anything_is_spoken_of_as_one(tmp_path):
+    screen = Screen("plain")
+    screen.console.started(recipe(train={"steps": 1}, rollout={"episodes": 1}), tmp_path)
+    screen.console.step(row(1, **{"rollout/episodes": 1, "rollout/faults": 1.0}))
+    screen.console.finished({"status": "finished"})
+    assert "1 step of 1 episode" in screen.text
+    assert "Finished 1 step. 1 episode was lost to faults and entered no batch." in screen.text
 
 
 def test_the_live_table_has_the_last_eight_steps_the_best_and_what_happens_now(tmp_path):
@@ -169,7 +204,7 @@ def test_a_resumed_run_draws_its_whole_curve(tmp_path):
     rows = [json.dumps(row(step, **{"rollout/success": 0.0})) for step in (1, 2, 3, 4)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(rows) + "\n")
     (tmp_path / "evals.jsonl").write_text(json.dumps(evaluation(0, 0.1)) + "\n")
-    screen = Screen("quiet", width=27)
+    screen = Screen("plain", width=27)
     screen.console.started(recipe(train={"steps": 5}), tmp_path, done=4)
     screen.console.step(row(5, **{"rollout/success": 1.0}))
     screen.console.finished({"status": "finished"})
@@ -230,4 +265,6 @@ def test_a_run_that_had_nothing_to_learn_from_says_so(tmp_path):
         screen.console.step(row(step, **{"rollout/success": 0.0, "rollout/reward": 0.0, "rollout/cut": 0.9}))
     screen.console.finished({"status": "finished"})
     [line] = [line for line in screen.lines if "nothing to learn from" in line]
-    assert "90% of a step's episodes ran into rollout.max_tokens" in line
+    assert (
+        "90% of a step's episodes ran into a limit (rollout.max_turns, rollout.max_tokens or rollout.context)" in line
+    )

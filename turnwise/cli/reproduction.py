@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.cli.common import console, one_message, parse_settings
+from turnwise.words import counted
 
 if TYPE_CHECKING:
     from turnwise.reproduce.study import Study
@@ -56,7 +57,7 @@ def reproduce(
         study = Study(claim, name, folder, parse_settings(settings))
         faults: dict[str, str] = {}
         if not verdict:
-            typer.echo(f"{len(study.runs)} runs in {folder}")
+            typer.echo(f"{counted(len(study.runs), 'run')} in {folder}")
             at_once = jobs or (len(os.sched_getaffinity(0)) if study.device == "cpu" else 1)
             faults = _run(study, at_once, minutes)
         elif not (folder / "runs").is_dir():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnwise.cli.common import console, one_message, parse_settings
+from turnwise.words import counted
 
 if TYPE_CHECKING:
     from turnwise.evaluate.study import Arm, StudyOutcome
@@ -41,7 +42,8 @@ def compare(
             raise ValueError("name the algorithms to compare, such as: turnwise compare ppo st-ppo")
         planned = plan_study(recipe, arms, seeds=seeds, output=output)
         at_once = jobs or _fitting_jobs(planned[0].recipe)
-        typer.echo(f"{len(arms)} algorithms x {seeds} seeds, {at_once} runs at once, in {output}")
+        plan = f"{counted(len(arms), 'algorithm')} x {counted(seeds, 'seed')}, {counted(at_once, 'run')} at once"
+        typer.echo(f"{plan}, in {output}")
         outcome = run_study(planned, output=output, jobs=at_once, report=typer.echo)
     if outcome.interrupted:
         typer.echo(f"stopped; the same command goes on from here, in {shlex.quote(str(output))}", err=True)

@@ -16,6 +16,7 @@ from turnwise.envs.base import Env
 from turnwise.envs.check_play import Choose, Moment, Outcome, Patient
 from turnwise.envs.faults import EpisodeError
 from turnwise.envs.workers import Host
+from turnwise.words import counted
 
 _ORACLE_TURNS = 2000
 _HUGE_OBSERVATION = 100_000
@@ -74,7 +75,7 @@ async def returns(patient: Patient) -> Outcome:
         await host.call(methodcaller("close"), deadline=patient.deadline)
     if not patient.can_sample:
         return "note", "well-formed; it has no sample_random_action(), so the checks used plain words"
-    return "pass", f"well-formed in {sum(len(seen.moments) for seen in patient.seen)} steps"
+    return "pass", f"well-formed in {counted(sum(len(seen.moments) for seen in patient.seen), 'step')}"
 
 
 def _can_sample(env: Env) -> bool:
@@ -102,7 +103,7 @@ async def determinism(patient: Patient) -> Outcome:
             crowded = await patient.play(host, _disturbed(patient, seed, neighbour), seed)
         if (difference := alone.difference(crowded)) is not None:
             return "defect", f"equal seeds, unequal episodes: {difference}"
-    return "pass", f"equal episodes for equal seeds ({patient.seeds} seeds, two instances interleaved)"
+    return "pass", f"equal episodes for equal seeds ({counted(patient.seeds, 'seed')}, two instances interleaved)"
 
 
 def _disturbed(patient: Patient, seed: int, neighbour: Host) -> Choose:
@@ -177,7 +178,7 @@ async def oracle(patient: Patient) -> Outcome:
     if failed:
         return "defect", f"the oracle fails on {len(failed)} of {len(played)} seeds: {', '.join(failed[:10])}"
     turns = statistics.mean(len(transcript.moments) for transcript in played)
-    return "pass", f"success on {len(played)} seeds, {turns:.1f} turns on average"
+    return "pass", f"success on {counted(len(played), 'seed')}, {turns:.1f} turns on average"
 
 
 def _expert(patient: Patient) -> Choose:

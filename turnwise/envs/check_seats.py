@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turnwise.envs.check_play import Moment, Outcome, Patient, Transcript
+from turnwise.words import counted
 
 
 async def seats(patient: Patient) -> Outcome:
@@ -20,7 +21,7 @@ async def seats(patient: Patient) -> Outcome:
     if missing := [name for name in names if name not in acted]:
         # Plain words may lose a game before everybody has had a turn.
         verdict = "defect" if patient.can_sample else "note"
-        return verdict, f"{', '.join(missing)} never got a turn in {len(patient.seen)} episodes"
+        return verdict, f"{', '.join(missing)} never got a turn in {counted(len(patient.seen), 'episode')}"
     return "pass", "one seat" if len(names) == 1 else f"each of {', '.join(names)} gets turns"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from turnwise.report.onset import Onset
 from turnwise.report.panels import is_number, rounded
 from turnwise.report.reading import Row, RunData
+from turnwise.words import counted
 
 LAST_SHARE = 0.1
 """Final success is the mean over this share of the steps, the last ones."""
@@ -43,7 +44,7 @@ def _verdict(summary: Row, run: RunData, onset: Onset | None) -> str:
 def _outcome(summary: Row) -> str:
     if summary["final"] is None:
         return "No step was recorded."
-    return f"Success {summary['final']:.2f} at the end of {summary['steps']} steps, {summary['best']:.2f} at its best."
+    return f"Success {summary['final']:.2f} at the end of {counted(summary['steps'], 'step')}, {summary['best']:.2f} at its best."
 
 
 def _held_out(evaluation: Row | None) -> str:

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from turnwise.evaluate.statistics import Interval, mean_interval
+from turnwise.words import counted
 
 Metric = Literal["success", "turns", "reward"]
 COLUMNS: Mapping[Metric, str] = {"success": "final", "turns": "final_turns", "reward": "final_reward"}
@@ -64,7 +65,7 @@ class Criterion(BaseModel):
         sample = [values[0][seed] - (values[1][seed] if len(values) > 1 else 0.0) for seed in seeds]
         interval = mean_interval(sample)
         text = f"{self._spell(fmean(sample))} (95% {self._spell(interval.low)} to {self._spell(interval.high)})"
-        return self._side(interval), f"{text}, {len(seeds)} seeds"
+        return self._side(interval), f"{text}, {counted(len(seeds), 'seed')}"
 
     def _side(self, interval: Interval) -> Outcome:
         low, high = (-inf if self.at_least is None else self.at_least), (inf if self.at_most is None else self.at_most)

@@ -23,6 +23,7 @@ from turnwise.runs.journal import read_journal
 from turnwise.train.config import Recipe
 from turnwise.train.recipes import differences, dump_recipe, load_recipe
 from turnwise.train.setup import choose_device
+from turnwise.words import counted
 
 RESULTS = "results.json"
 Report = Callable[[str], None]
@@ -48,7 +49,7 @@ class Study:
         if not len(queue):
             return {}
         note_settings(self.output, self._settings)
-        report(f"{len(queue)} runs to do, starts included, {jobs} at once")
+        report(f"{counted(len(queue), 'run')} to do, starts included, {jobs} at once")
         return run_tasks(queue, jobs=jobs, report=report, deadline=deadline)
 
     @property

@@ -19,6 +19,7 @@ from turnwise.evaluate.results import is_complete
 from turnwise.reproduce.plan import FACTORS
 from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.disk import write_whole
+from turnwise.words import counted
 
 _RUNS_PER_PROCESS = 50
 
@@ -71,7 +72,7 @@ def run_tasks(
             "a process of the study was killed, most likely for its memory; call again, with fewer --jobs"
         ) from error
     if len(queue) and _is_past(deadline):
-        report(f"the time is up; {len(queue)} runs are left")
+        report(f"the time is up; {counted(len(queue), 'run')} left")
     elif len(queue):
         faults |= dict.fromkeys(queue, "what it starts from failed, or was interrupted")
     return faults

@@ -15,6 +15,7 @@ from turnwise.envs.workers import Execution, Workers
 from turnwise.rollout.agents import Agent
 from turnwise.rollout.episode import Episode, EpisodeSpec, Limits
 from turnwise.types import Group, StopReason, Trajectory
+from turnwise.words import counted
 
 Agents = Agent | Mapping[str, Agent]
 """One agent for all seats, or one per seat name."""
@@ -49,7 +50,7 @@ class RolloutStats:
 
     def summary(self) -> str:
         """A few lines for people."""
-        lines = [f"{self.episodes} episodes, {self.turns} turns"]
+        lines = [f"{counted(self.episodes, 'episode')}, {counted(self.turns, 'turn')}"]
         lines += [f"  {name}: {count} {reason}" for (name, reason), count in sorted(self.ends.items())]
         lines += [f"  {name}: {count} {culprit} faults" for (name, culprit), count in sorted(self.faults.items())]
         lines += [f"  {name}: last error: {text}" for name, text in sorted(self.last_error.items())]

@@ -17,6 +17,7 @@ from turnwise.train.chat_messages import ChatMessage, check_results, read_messag
 from turnwise.train.demonstrations import end_turn, longest_sequence, spell
 from turnwise.types import Group, StopReason, Trajectory, Turn
 from turnwise.untrusted import parse_shallow
+from turnwise.words import counted
 
 _FORM = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
 _SHOWN = 10
@@ -44,7 +45,7 @@ def chat_groups(
         else:
             groups.append(_group(f"{Path(path).name}:{number}", turns))
     if problems:
-        more = [f"and {len(problems) - _SHOWN} more bad lines"] if len(problems) > _SHOWN else []
+        more = [f"and {counted(len(problems) - _SHOWN, 'more bad line')}"] if len(problems) > _SHOWN else []
         raise ValueError("\n".join([*problems[:_SHOWN], *more]))
     if not groups:
         raise ValueError(f"{path} has no chats; write one to a line, as {_FORM}")

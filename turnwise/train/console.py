@@ -44,7 +44,7 @@ def choose_form(environment: Mapping[str, str] = os.environ) -> Form:
 class RunConsole:
     """What the loop tells its user: `with RunConsole(form="plain", out=Console()) as console: ...`.
 
-    Quiet says how a run starts, its evaluations, its incidents and its end; plain adds a line per step and notes.
+    Quiet says what looks wrong and how the run ended, in a few lines; plain says how it starts, goes and ends.
     """
 
     def __init__(self, *, form: Form, out: Console, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,6 +54,8 @@ class RunConsole:
         self._progress = Progress(steps=0)
         self._phase, self._guard = "starting", ""
         self._spinner, self._live = Spinner("dots"), None
+        self._said = set[str]()
+        """Caveats and episodes that need no second telling."""
 
     def __enter__(self) -> RunConsole:
         return self
@@ -76,11 +78,12 @@ class RunConsole:
             evaluations=evaluations,
             clock=self._clock,
         )
-        self._print(views.title(recipe))
-        after = f" · carries on after step {self._progress.step}" if rows else ""
-        self._print(Text(f"run folder {printable(str(folder))} · seed {recipe.seed}{after}"))
+        if self.form != "quiet":
+            self._print(views.title(recipe))
+            after = f" · carries on after step {self._progress.step}" if rows else ""
+            self._print(Text(f"run folder {printable(str(folder))} · seed {recipe.seed}{after}"))
         for warning in warnings:
-            self._print(Text(f"note: {printable(warning)}", "yellow"))
+            self._say_once(Text(f"note: {printable(warning)}", "yellow"))
         self._start_live()
 
     def phase(self, name: str) -> None:
@@ -93,13 +96,14 @@ class RunConsole:
         self._progress.add(row)
         self._guard = guard or self._guard
         if self.form == "plain":
-            self._print(views.step_line(self._progress, self._guard))
+            self._print(views.step_line(self._progress, self._guard, width=self._width))
         self._redraw()
 
     def evaluated(self, row: Row) -> None:
         """Held-out tasks were played."""
         self._progress.add_evaluation(row)
-        self._print(views.evaluation_line(row))
+        if self.form != "quiet":
+            self._print(views.evaluation_line(row))
 
     def incident(self, incident: Incident) -> None:
         """The guard saw something."""
@@ -112,9 +116,15 @@ class RunConsole:
             self._print(Text(printable(text)))
 
     def sample(self, title: str, trajectory: Trajectory) -> None:
-        """An episode to read, turn by turn."""
-        if self.form != "quiet":
-            self._print(episode_text(trajectory, title=title))
+        """An episode to read, turn by turn; one that was shown before is only named."""
+        if self.form == "quiet":
+            return
+        episode = episode_text(trajectory)
+        if episode.plain in self._said:
+            self._print(Text(f"{printable(title)}: played as above", "bold"))
+            return
+        self._print(Text(printable(title), "bold"))
+        self._say_once(episode)
 
     def finished(self, summary: Mapping[str, Any]) -> None:
         """The run is over: its curve, before and after, and where to go from here.
@@ -123,6 +133,16 @@ class RunConsole:
         """
         self._stop_live()
         assert self._recipe is not None, "started comes first"
+        briefly = self.form == "quiet"
+        if not briefly:
+            self._show_course()
+        self._print(self._ending(str(summary["status"])))
+        if briefly and self._progress.evaluations:
+            self._print(views.outcome_line(self._progress.evaluations))
+        self._print(views.next_steps(self._recipe, self._folder, self._progress, briefly=briefly), whole=True)
+
+    def _show_course(self) -> None:
+        """The curve, and the first evaluation beside the last."""
         progress = self._progress
         if curve := draw_curve(progress.success, width=self._out.width):
             self._print(Text("\n".join(["", "success", *curve]), "green"))
@@ -130,8 +150,7 @@ class RunConsole:
             ends = zip(("before", "after"), (progress.evaluations[0], *progress.evaluations[1:][-1:]), strict=False)
             self._print("")
             self._print(views.evaluation_table({f"{when} (step {step_of(row)})": row for when, row in ends}))
-        self._print(self._ending(str(summary["status"])))
-        self._print(views.next_steps(self._recipe, self._folder, progress))
+        self._print("")
 
     def _ending(self, status: str) -> Text:
         words = {
@@ -139,16 +158,27 @@ class RunConsole:
             "interrupted": f"Stopped as you asked: step {self._progress.step} is finished and saved.",
             "stopped": f"The guard stopped the run at step {self._progress.step}; events.jsonl has the evidence.",
         }
-        text = Text(f"\n{words[status]}", "bold")
+        text = Text(words[status], "bold")
         if lost := self._progress.lost:
-            text.append(f" {counted(lost, 'episode')} were lost to faults and entered no batch.", "yellow")
+            were = "was" if lost == 1 else "were"
+            text.append(f" {counted(lost, 'episode')} {were} lost to faults and entered no batch.", "yellow")
         if barren := self._progress.barren:
             text.append(f"\n{barren}", "yellow")
         return text
 
-    def _print(self, content: RenderableType) -> None:
-        # Lines of text are left whole: a log keeps one per step, and a command can be copied from the screen.
-        self._out.print(content, soft_wrap=isinstance(content, Text))
+    @property
+    def _width(self) -> int | None:
+        """Columns of the screen; None in a log, which has no width unless the user says so."""
+        return self._out.width if self._out.is_terminal or "COLUMNS" in os.environ else None
+
+    def _print(self, content: RenderableType, *, whole: bool = False) -> None:
+        # A log keeps its lines whole, and so do commands, which are copied from the screen; other text breaks at words.
+        self._out.print(content, soft_wrap=isinstance(content, Text) and (whole or self._width is None))
+
+    def _say_once(self, text: Text) -> None:
+        if text.plain not in self._said:
+            self._said.add(text.plain)
+            self._print(text)
 
     def _start_live(self) -> None:
         if self.form == "live" and self._live is None:
@@ -169,4 +199,4 @@ class RunConsole:
             self._live.update(Group(self._table(), self._spinner), refresh=True)
 
     def _table(self) -> RenderableType:
-        return views.step_table(self._progress) if self._progress.rows else Group()
+        return views.step_table(self._progress, width=self._out.width) if self._progress.rows else Group()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 from rich.table import Column, Table
@@ -66,10 +68,12 @@ def measures_of(progress: Progress) -> list[Measure]:
     return [measure for measure in measures if any(measure.metric in row for row in progress.rows)]
 
 
-def step_table(progress: Progress) -> Table:
-    """The last steps and the best one."""
+def step_table(progress: Progress, *, width: int) -> Table:
+    """The last steps and the best one, with as many measures as the width has room for."""
     rows, best = progress.rows[-SHOWN:], progress.best
     measures = measures_of(progress)
+    widths = (max(len(measure.label), measure.width) + 1 for measure in measures)
+    measures = measures[: _fitting(widths, width - len(f"best {progress.steps} faults"))]
     table = Table(
         "step", *(measure.label for measure in measures), "faults", box=None, pad_edge=False, padding=(0, 1, 0, 0)
     )
@@ -82,18 +86,25 @@ def step_table(progress: Progress) -> Table:
     return table
 
 
+def _fitting(widths: Iterable[int], room: float) -> int:
+    """How many of these fit beside each other."""
+    return sum(end <= room for end in accumulate(widths))
+
+
 def _add(table: Table, measures: Sequence[Measure], row: Row, name: str, style: str) -> None:
     cells = [name, *(measure.cell(row) for measure in measures), str(lost_in(row))]
     table.add_row(*map(Text, cells), style=style)
 
 
-def step_line(progress: Progress, guard: str) -> Text:
-    """The last step in one line, in which every number has its own place."""
+def step_line(progress: Progress, guard: str, *, width: int | None = None) -> Text:
+    """The last step in one line, in which every number has its own place; on a narrow screen there are fewer."""
     row, digits = progress.rows[-1], len(str(progress.steps))
-    parts = [f"step {progress.step:>{digits}}/{progress.steps}"]
-    parts += [f"{measure.label} {measure.cell(row):>{measure.width}}" for measure in measures_of(progress)]
-    parts += [f"faults {lost_in(row):>2}", f"left {duration(progress.seconds_left):>7}", f"guard {printable(guard)}"]
-    return Text("  ".join(parts))
+    first = f"step {progress.step:>{digits}}/{progress.steps}"
+    last = f"left {duration(progress.seconds_left):>7}  guard {printable(guard)}"
+    parts = [f"{measure.label} {measure.cell(row):>{measure.width}}" for measure in measures_of(progress)]
+    parts.append(f"faults {lost_in(row):>2}")
+    room = math.inf if width is None else width - len(f"{first}  {last}")
+    return Text("  ".join([first, *parts[: _fitting((len(part) + 2 for part in parts), room)], last]))
 
 
 def status_line(progress: Progress, phase: str, guard: str) -> Text:
@@ -158,17 +169,24 @@ def _with_interval(row: Row, metric: str) -> str:
     return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def next_steps(recipe: Recipe, folder: Path, progress: Progress) -> Text:
-    """Commands that go on from here."""
+def outcome_line(evaluations: Sequence[Row]) -> Text:
+    """What held-out tasks say, in one line: before, and now with its interval."""
+    before, now = evaluations[0], evaluations[-1]
+    earlier = f", {_with_interval(before, 'eval/success')} before" if before is not now else ""
+    return Text(f"held-out success {_with_interval(now, 'eval/success')} at step {step_of(now)}{earlier}")
+
+
+def next_steps(recipe: Recipe, folder: Path, progress: Progress, *, briefly: bool = False) -> Text:
+    """Commands that go on from here; briefly, only where the run lies and how to resume one that is not finished."""
     # The imitation stage of a run lies inside the run's own folder, and it is the run that is resumed.
     owner = folder.parent if (folder.parent / "meta.json").is_file() else folder
     run, steps = shlex.quote(str(owner)), recipe.train.steps
     lines = {"run folder": run}
     if progress.step < steps:
         lines["carry on"] = f"turnwise resume {run}"
-    elif recipe.algorithm.name == IMITATION.name:
+    elif not briefly and recipe.algorithm.name == IMITATION.name:
         lines["try next"] = f"turnwise train env={recipe.env.id} model={shlex.quote(str(folder))}"
-    else:
+    elif not briefly:
         config, other = shlex.quote(str(folder / "config.yaml")), "st-ppo" if recipe.algorithm.name == "ppo" else "ppo"
         lines["evaluate"] = f"turnwise eval {run} --episodes 1000"
         lines["train further"] = f"turnwise resume {run} train.steps={2 * steps}"

@@ -19,6 +19,7 @@ from turnwise.train.config import CONTEXT, Recipe
 from turnwise.train.demonstrations import expert_groups
 from turnwise.train.model_shape import Shape, read_shape
 from turnwise.train.setup import choose_device
+from turnwise.words import counted
 
 GIB = 2**30
 _MEASURED_SECONDS = 0.1
@@ -230,9 +231,9 @@ def _evaluations(recipe: Recipe) -> int:
 
 def _plan(recipe: Recipe) -> str:
     parts = ["imitation"] if recipe.sft is not None else []
-    parts.append(f"{recipe.train.steps} steps")
+    parts.append(counted(recipe.train.steps, "step"))
     if evaluations := _evaluations(recipe):
-        parts.append(f"{evaluations} evaluations of {recipe.eval.episodes} tasks")
+        parts.append(f"{counted(evaluations, 'evaluation')} of {counted(recipe.eval.episodes, 'task')}")
     return ", ".join(parts)
 
 

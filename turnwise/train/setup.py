@@ -26,6 +26,7 @@ from turnwise.train.chats import chat_groups
 from turnwise.train.config import CONTEXT, Recipe
 from turnwise.train.demonstrations import expert_groups
 from turnwise.train.imitation import Imitation, require_sft
+from turnwise.words import counted
 
 _DOCTOR_SEEDS = 2
 
@@ -126,7 +127,7 @@ def make_imitation(
         )
     imitation = Imitation(groups, sft, seed=recipe.seed)
     if note is not None and sft.warmup >= imitation.steps:
-        note(f"sft.warmup={sft.warmup} leaves none of the {imitation.steps} steps at full rate; lower it")
+        note(f"sft.warmup={sft.warmup} leaves none of the {counted(imitation.steps, 'step')} at full rate; lower it")
     return imitation
 
 

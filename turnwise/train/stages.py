@@ -40,6 +40,7 @@ from turnwise.train.source import plays_in_lockstep
 from turnwise.train.state import read_state
 from turnwise.train.trainer import Trainer
 from turnwise.types import Group
+from turnwise.words import counted
 
 SFT = "sft"
 """The folder of the imitation stage inside a run's own."""
@@ -234,7 +235,9 @@ def _require_more_steps(run: RunFolder, before: Recipe, after: Recipe) -> None:
     checkpoint = run.checkpoints.latest()
     done = 0 if checkpoint is None else _step_of(checkpoint)
     if after.train.steps < done:
-        raise ValueError(f"{run.path} has done {done} steps already; train.steps={after.train.steps} must be more")
+        raise ValueError(
+            f"{run.path} has done {counted(done, 'step')} already; train.steps={after.train.steps} must be more"
+        )
 
 
 def _step_of(checkpoint: Path) -> int:
