@@ -1,5 +1,6 @@
 """The command line, run as a user runs it: in a process of its own."""
 
+import io
 import os
 import pty
 import signal
@@ -9,13 +10,15 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.table import Column
 from typer.testing import CliRunner
 
 from tests.envs.broken import SoundGame
 from turnwise import __version__
 from turnwise.algorithm import PRESETS
 from turnwise.cli import app
-from turnwise.cli.common import parse_settings
+from turnwise.cli.common import bare_table, parse_settings
 from turnwise.envs.play import play_in_terminal
 from turnwise.policy.nano import make
 
@@ -254,3 +257,12 @@ def test_explain_reads_a_row_from_a_file(tmp_path):
 def test_explain_takes_a_recipe_too():
     row, recipe = [CliRunner().invoke(app, ["explain", name]) for name in ("st-ppo", "recipes/search-nano.yaml")]
     assert (recipe.exit_code, recipe.stdout) == (0, row.stdout)
+
+
+def test_tables_hide_nothing_on_a_narrow_screen():
+    output = io.StringIO()
+    table = bare_table("metric", Column("recorded", justify="right"), Column("replayed", justify="right"), "")
+    table.add_row("loss/advantage_mean", "1.1299285888671875", "1.1299285888671876", "differs by 1e-16")
+    Console(width=40, file=output).print(table)
+    assert max(map(len, output.getvalue().splitlines())) <= 40
+    assert "…" not in output.getvalue()

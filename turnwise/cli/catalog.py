@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
-from turnwise.cli.common import console, findings_table, one_message, parse_settings
+from turnwise.cli.common import bare_table, console, findings_table, one_message, parse_settings
 
 if TYPE_CHECKING:
     from turnwise.algorithm import Algorithm
@@ -40,7 +40,7 @@ def envs(
     if not shown:
         typer.echo(f"no environment matches {pattern!r}", err=True)
         raise typer.Exit(1)
-    table = Table(Column("id", no_wrap=True), "what it is", "extra", box=None, pad_edge=False)
+    table = bare_table(Column("id", no_wrap=True), "what it is", "extra")
     for spec in shown:
         table.add_row(spec.id, spec.summary, spec.extra or "")
     console().print(table)
@@ -97,12 +97,12 @@ def algorithms() -> None:
     about = {name: f"{text}{' (default)' * (name == DEFAULT_ALGORITHM)}" for name, (text, _) in PRESETS.items()}
     out = console()
     if out.width >= _WIDE:
-        table = Table("name", *_NEEDS, "what it is", box=None, pad_edge=False)
+        table = bare_table("name", *_NEEDS, "what it is")
         for name, summary in about.items():
             table.add_row(name, *needs[name], Text(summary))
         out.print(table)
     else:
-        names, table = (Table("name", *columns, box=None, pad_edge=False) for columns in (["what it is"], _NEEDS))
+        names, table = (bare_table("name", *columns) for columns in (["what it is"], _NEEDS))
         for name, summary in about.items():
             names.add_row(name, Text(summary))
             table.add_row(name, *needs[name])

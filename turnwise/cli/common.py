@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 import yaml
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from turnwise.untrusted import parse_shallow, printable
@@ -84,9 +84,17 @@ def console() -> Console:
     return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
 
 
+def bare_table(*columns: str | Column) -> Table:
+    """A table without lines, in which a narrow screen breaks what does not fit and hides nothing."""
+    table = Table(*columns, box=None, pad_edge=False)
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
+
+
 def findings_table(findings: Iterable[Finding]) -> Table:
     """What checks found, whatever was checked."""
-    table = Table("check", "verdict", "finding", box=None, pad_edge=False)
+    table = bare_table("check", "verdict", "finding")
     for finding in findings:
         verdict = Text(finding.verdict, VERDICT_COLOURS[finding.verdict])
         table.add_row(Text(finding.check), verdict, Text(printable(finding.text)))

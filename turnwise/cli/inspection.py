@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
-from turnwise.cli.common import VERDICT_COLOURS, console, findings_table, one_message
+from turnwise.cli.common import VERDICT_COLOURS, bare_table, console, findings_table, one_message
 from turnwise.untrusted import printable
 from turnwise.words import counted
 
@@ -101,7 +101,7 @@ def _show_checks(checks: Sequence[StepCheck]) -> None:
     from turnwise.train.verify import CHECKS
 
     numbers = [Column(name, justify="right") for name in ("step", "episodes", "sampled", "mean gap", "worst")]
-    table = Table(*numbers[:3], *CHECKS, *numbers[3:], box=None, pad_edge=False)
+    table = bare_table(*numbers[:3], *CHECKS, *numbers[3:])
     for check in checks:
         verdicts = {finding.check: finding.verdict for finding in check.findings}
         shown = (
@@ -133,7 +133,7 @@ def _show_remarks(checks: Sequence[StepCheck]) -> None:
 
 def _show_step(outcome: Replayed) -> None:
     numbers = [Column(name, justify="right") for name in ("recorded", "replayed")]
-    table = Table("metric", *numbers, "", box=None, pad_edge=False)
+    table = bare_table("metric", *numbers, "")
     for number in outcome.numbers:
         verdict = Text("equal", "green") if number.same else Text(f"differs by {number.difference:.2g}", "bold red")
         table.add_row(number.name, _exactly(number.recorded), _exactly(number.replayed), verdict)
@@ -149,7 +149,7 @@ def _exactly(number: float | None) -> str:
 
 def _show_episode(outcome: ReplayedEpisode) -> None:
     seats = len({moment.seat for moment in outcome.moments}) > 1
-    table = Table("turn", "action", "observation", "reward", box=None, pad_edge=False)
+    table = bare_table("turn", "action", "observation", "reward")
     for moment in outcome.moments:
         place = f"{moment.seat}, {moment.place}" if seats else moment.place
         action = " ".join(printable(moment.action).split())

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.cli.common import console, one_message, parse_settings
+from turnwise.cli.common import bare_table, console, one_message, parse_settings
 from turnwise.words import counted
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _stop_all(*_: object) -> None:
 
 
 def _table(findings: list[Finding]) -> Table:
-    table = Table("criterion", "verdict", "numbers", box=None, pad_edge=False)
+    table = bare_table("criterion", "verdict", "numbers")
     for finding in findings:
         table.add_row(finding.name, Text(finding.outcome, _COLOURS[finding.outcome]), finding.text)
     return table

@@ -77,7 +77,7 @@ def _difference_cells(versus: Versus) -> list[str]:
 def _table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False, caption_justify="left", caption_style="dim")
     for place, heading in enumerate(headings):
-        table.add_column(Text(heading), justify="right" if place else "left")
+        table.add_column(Text(heading), justify="right" if place else "left", overflow="fold")
     return table
 
 
