@@ -15,7 +15,7 @@ from turnwise.cli.report import report
 from turnwise.evaluate.comparison import compare_folders
 from turnwise.report import find_onset, write_report
 from turnwise.report.comparison import comparison_chapter
-from turnwise.report.differences import differing, flatten, group_labels
+from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.panels import HEATS, MOST_POINTS, PANELS, curves, heat_maps
 from turnwise.report.reading import read_run
 from turnwise.report.summary import summarize_run
@@ -84,7 +84,7 @@ def test_runs_are_grouped_by_algorithm_and_by_what_else_sets_them_apart(tmp_path
 @pytest.mark.parametrize(
     ("falls_at", "guarded", "tone", "words"),
     [
-        (None, False, "good", "No guard incident, and no fall of success."),
+        (None, False, "good", "No guard incident, and training success did not fall to half of its best."),
         (60, False, "bad", "The run went wrong: loss/ratio_max moved first, at step 6"),
         (60, True, "bad", "1 guard incident, the first at step 63: ratio-tail."),
     ],
@@ -96,8 +96,60 @@ def test_the_verdict_says_how_a_run_ended(
     summary = summarize_run(run, find_onset(run.metrics, run.events))
     last = [row["rollout/success"] for row in run.metrics[-10:]]
     assert summary["tone"] == tone
-    assert summary["final"] == pytest.approx(sum(last) / 10, rel=1e-4)
+    assert summary["training"] == pytest.approx(sum(last) / 10, rel=1e-4)
     assert words in summary["verdict"]
+
+
+def test_final_success_is_that_of_the_last_evaluation_as_in_a_comparison(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / f"run-{seed}", seed=seed, steps=20) for seed in range(3)]
+    shown = data_of(write_report(runs, tmp_path / "report.html"))["runs"]
+    finals = [run["summary"]["final"]["value"] for run in shown]
+    (arm,) = compare_folders({"st-ppo": runs}).arms
+    assert finals == pytest.approx([run.final for run in arm.runs], rel=1e-4)
+    assert all(run["summary"]["final"]["step"] == 20 for run in shown)
+    assert shown[0]["summary"]["verdict"].startswith("Final success ")
+
+
+def test_the_headline_rounds_as_the_table_does(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=3)
+    rows = [{"step": step, "eval/success": value} for step, value in ((0, 0.625), (3, 0.3125))]
+    (run / "evals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summary = summarize_run(read_run(run), None)
+    assert "Final success 0.313 on held-out tasks at step 3, 0.625 before training." in summary["verdict"]
+    assert summary["tone"] == "watch"  # it was better before
+    (run / "evals.jsonl").write_text("")
+    assert summarize_run(read_run(run), None)["verdict"].startswith("No held-out task was played. Training success ")
+
+
+def test_a_legend_is_short_and_still_tells_groups_apart() -> None:
+    labels = [
+        "ppo · train.learning_rate=0.001 · model.name=/home/me/runs/start/checkpoints/step_000100",
+        "ppo · train.learning_rate=0.002 · model.name=/home/me/runs/start/checkpoints/step_000100",
+    ]
+    assert short_labels(labels) == [
+        "ppo · learning_rate=0.001 · name=…nts/step_000100",
+        "ppo · learning_rate=0.002 · name=…nts/step_000100",
+    ]
+    many = ["ppo · a.b=1 · a.c=2 · a.d=3", "ppo · a.b=1 · a.c=2 · a.d=4", "grpo"]
+    assert short_labels(many) == [*many[:2], "grpo"]
+    assert short_labels([many[0]]) == ["ppo · b=1 · c=2 · 1 more"]
+
+
+def test_the_seed_in_a_path_sets_no_group_apart(tmp_path: Path) -> None:
+    runs = [
+        write_run(tmp_path / f"run-{seed}", seed=seed, steps=3, settings={"start": f"start/seed-{seed}/checkpoints"})
+        for seed in range(2)
+    ]
+    assert group_labels([read_run(run) for run in runs]) == ["st-ppo", "st-ppo"]
+
+
+def test_the_imitation_stage_of_a_run_is_shown(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=12)
+    write_run(run / "sft", steps=30)
+    (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]
+    assert shown["imitation"]["steps"] == 30
+    assert shown["imitation"]["final"]["step"] == 30
+    assert "loss/policy" in shown["imitation"]["curves"]["columns"]
 
 
 def test_a_comparison_of_runs_becomes_tables_and_intervals(tmp_path: Path) -> None:

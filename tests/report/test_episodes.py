@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,13 +25,25 @@ def sampled(run: Path, **changes: Any) -> dict[str, Any]:
     return sample_episodes(read_run(run), Sample(**changes), budget=1e6)
 
 
-def test_steps_are_spread_from_first_to_last_with_the_one_nearest_to_the_onset() -> None:
+def test_steps_are_spread_from_first_to_last_with_those_nearest_to_what_happened() -> None:
     recorded = list(range(1, 201))
-    assert choose_steps(recorded, [], 3, None) == [1, 101, 200]
-    assert choose_steps(recorded, [], 3, 122) == [1, 101, 122, 200]
-    assert choose_steps(recorded, [10, 120, 190, 999], 2, None) == [10, 190]
-    assert choose_steps(recorded, [], 1, None) == [1]
-    assert choose_steps([], [], 3, 5) == []
+    assert choose_steps(recorded, [], 3, ()) == [1, 101, 200]
+    assert choose_steps(recorded, [], 3, [122, 250]) == [1, 101, 122, 200]
+    assert choose_steps(recorded, [], 1, ()) == [1]
+    assert choose_steps([], [], 3, [5]) == []
+
+
+def test_the_first_and_last_recorded_step_are_shown_even_without_token_details() -> None:
+    recorded = list(range(1, 201))
+    assert choose_steps(recorded, [10, 120, 190, 999], 3, ()) == [1, 120, 200]
+    assert choose_steps(recorded, [10, 190], 2, ()) == [1, 200]
+
+
+def test_held_out_episodes_are_shown_apart(run: Path) -> None:
+    for name in ("eval_000000", "eval_000006", "eval_000012"):
+        shutil.copy(run / "rollouts/step_000001.jsonl.zst", run / f"rollouts/{name}.jsonl.zst")
+    shown = [(episode["step"], episode["held_out"]) for episode in sampled(run, episodes=1)["episodes"]]
+    assert shown == [(1, False), (6, False), (12, False), (0, True), (12, True)]
 
 
 def test_a_small_sample_shows_failures_and_successes() -> None:

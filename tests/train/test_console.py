@@ -64,11 +64,10 @@ def test_plain_lines_have_every_number_in_its_own_place(tmp_path):
     assert "a note" in screen.lines
 
 
-def test_quiet_says_only_what_looks_wrong_and_how_it_ended(tmp_path):
+def test_quiet_says_only_what_the_guard_saw_and_how_it_ended(tmp_path):
     screen = Screen("quiet")
     run_twelve_steps(screen, tmp_path / "run")
     assert screen.lines == [
-        "note: the critic is new",
         "guard  step 2  ratio-tail: largest ratio 31 after 2 → shrink, learning rate × 0.2",
         "Finished 12 steps. 6 episodes were lost to faults and entered no batch.",
         "held-out success 0.800 [0.750, 0.850] at step 12, 0.400 [0.350, 0.450] before",

@@ -9,17 +9,21 @@ from typing import Any
 
 from turnwise import __version__
 from turnwise.report.comparison import comparison_chapter
-from turnwise.report.differences import differing, flatten, group_labels
+from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.episodes import Sample, sample_episodes
 from turnwise.report.onset import DEFINITION, find_onset
 from turnwise.report.page import render_page
-from turnwise.report.panels import PANELS, all_metrics, curves, describe, heat_maps, rounded
+from turnwise.report.panels import IMITATION_PANELS, PANELS, all_metrics, curves, describe, heat_maps, rounded
 from turnwise.report.reading import Row, RunData, read_run
-from turnwise.report.summary import summarize_run
+from turnwise.report.summary import final_success, summarize_run
 
 MOST_EVENTS = 300
 MOST_RUNS_IN_FULL = 8
 """More runs than this: every run has its curves and microscope, but only the panels that are named."""
+MOST_INCIDENTS_WITH_EPISODES = 3
+"""Incidents whose steps are in the sample of episodes."""
+SFT = "sft"
+"""The folder of the imitation stage inside a run's own."""
 _EVALUATED = tuple(panel.evaluation for panel in PANELS if panel.evaluation)
 
 
@@ -52,8 +56,13 @@ def collect(runs: Sequence[Path], *, comparison: dict[str, Any] | None, sample: 
         "definition": DEFINITION,
         **describe(),
         "runs": [
-            {**_run(run, sample, budget, full=len(read) <= MOST_RUNS_IN_FULL), "group": label, "config": config}
-            for run, label, config in zip(read, labels, flat, strict=True)
+            {
+                **_run(run, sample, budget, full=len(read) <= MOST_RUNS_IN_FULL),
+                "group": label,
+                "legend": short,
+                "config": config,
+            }
+            for run, label, short, config in zip(read, labels, short_labels(labels), flat, strict=True)
         ],
         "differences": differing(flat),
         "comparison": comparison_chapter(comparison) if comparison else None,
@@ -63,7 +72,9 @@ def collect(runs: Sequence[Path], *, comparison: dict[str, Any] | None, sample: 
 def _run(run: RunData, sample: Sample, budget: float, *, full: bool) -> dict[str, Any]:
     onset = find_onset(run.metrics, run.events)
     others = all_metrics(run.metrics) if full else []
-    episodes = sample_episodes(run, sample, budget=budget, near=onset.step if onset else None)
+    incidents = [event["step"] for event in run.incidents[:MOST_INCIDENTS_WITH_EPISODES]]
+    near = [onset.step, *incidents] if onset else incidents
+    episodes = sample_episodes(run, sample, budget=budget, near=near)
     return {
         "name": run.name,
         "algorithm": run.algorithm,
@@ -73,11 +84,24 @@ def _run(run: RunData, sample: Sample, budget: float, *, full: bool) -> dict[str
         "curves": curves(run.metrics, [*(panel.metric for panel in PANELS), *others]),
         "others": others,
         "evaluations": _evaluations(run),
+        "imitation": _imitation(run),
         "heat": heat_maps(run.turns),
         "events": [_event(event) for event in run.events[:MOST_EVENTS]],
         "events_left_out": max(0, len(run.events) - MOST_EVENTS),
         **episodes,
         "problems": run.problems,
+    }
+
+
+def _imitation(run: RunData) -> dict[str, Any] | None:
+    """The curves of the run's imitation stage, and held-out success before and after it."""
+    if not (run.path / SFT / "metrics.jsonl").is_file():
+        return None
+    stage = read_run(run.path / SFT)
+    return {
+        "curves": curves(stage.metrics, [panel.metric for panel in IMITATION_PANELS]),
+        "steps": stage.metrics[-1]["step"] if stage.metrics else 0,
+        "final": final_success(stage),
     }
 
 

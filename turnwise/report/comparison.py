@@ -38,7 +38,7 @@ def _intervals(arms: Sequence[Row]) -> list[Row]:
         {"name": arm["label"], **arm["final"]["iqm"], "points": [run["final"] for run in arm["runs"]]} for arm in arms
     ]
     note = "Held-out success at the end: interquartile mean with its 95 % interval; small dots are runs"
-    return [{"title": "Final success", "note": note, "rows": rows}]
+    return [{"title": "Final success", "note": note, "unit": "share of held-out tasks", "rows": rows}]
 
 
 def _tables(arms: Sequence[Row], baseline: str) -> list[Row]:

@@ -10,6 +10,8 @@ from turnwise.report.reading import RunData
 
 INDIFFERENT = ("name", "seed", "device", "log.", "checkpoint.")
 """Keys that do not make a run another experiment."""
+_MOST_SETTINGS, _LONGEST_VALUE = 2, 16
+"""Of a legend: how many settings it names, and characters of a value."""
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, str]:
@@ -35,12 +37,36 @@ def differing(configs: Sequence[Mapping[str, str]]) -> list[str]:
 
 def group_labels(runs: Sequence[RunData]) -> list[str]:
     """For each run the name of its group: the algorithm, and what sets it apart from others of that name."""
-    flat = [flatten(run.config) for run in runs]
+    flat = [{key: _without_seed(value, run) for key, value in flatten(run.config).items()} for run in runs]
     return [_label(run, mine, _siblings(run, runs, flat)) for run, mine in zip(runs, flat, strict=True)]
+
+
+def short_labels(labels: Sequence[str]) -> list[str]:
+    """The labels as a legend has room for: keys by their last name, values and lists cut; the whole where that is not
+    enough to tell two groups apart."""
+    shorts = {label: _shortened(label) for label in labels}
+    taken = list(shorts.values())
+    return [shorts[label] if taken.count(shorts[label]) == 1 else label for label in labels]
+
+
+def _shortened(label: str) -> str:
+    algorithm, *settings = label.split(" · ")
+    named = [f"{key.rpartition('.')[2]}={_cut(value)}" for key, _, value in (each.partition("=") for each in settings)]
+    more = [f"{len(named) - _MOST_SETTINGS} more"] if len(named) > _MOST_SETTINGS else []
+    return " · ".join([algorithm, *named[:_MOST_SETTINGS], *more])
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= _LONGEST_VALUE else f"…{value[1 - _LONGEST_VALUE :]}"
 
 
 def _siblings(run: RunData, runs: Sequence[RunData], flat: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     return [config for other, config in zip(runs, flat, strict=True) if other.algorithm == run.algorithm]
+
+
+def _without_seed(value: str, run: RunData) -> str:
+    """A path may name the run's seed, as that of a common start does: it sets no experiment apart."""
+    return value.replace(f"seed-{run.config.get('seed')}/", "seed-*/")
 
 
 def _label(run: RunData, mine: dict[str, str], siblings: list[dict[str, str]]) -> str:

@@ -20,7 +20,7 @@ class Sample:
     """How much of the trajectories goes into a report."""
 
     steps: int = 3
-    """Recorded steps, spread from the first to the last."""
+    """Recorded steps, spread from the first to the last; beside them the ends of the evaluations and the incidents."""
     episodes: int = 6
     """Episodes of one step."""
     tokens: int = 1500
@@ -31,16 +31,19 @@ class Sample:
     """Of all runs together; each has an equal part."""
 
 
-def sample_episodes(run: RunData, sample: Sample, *, budget: float, near: int | None = None) -> dict[str, Any]:
-    """Episodes of the chosen steps (and of the step nearest to `near`), with the texts of their tokens."""
+def sample_episodes(run: RunData, sample: Sample, *, budget: float, near: Sequence[int] = ()) -> dict[str, Any]:
+    """Episodes of the chosen steps (and of those nearest to `near`) and of held-out tasks, with their tokens' texts."""
     steps = choose_steps(run.steps_with("step"), run.steps_with("tokens"), sample.steps, near)
-    tokenizer = _load_tokenizer(run) if steps else None
+    evaluated = choose_steps(run.steps_with("eval"), [], min(sample.steps, 2), ())
+    chosen = [("step", step) for step in steps] + [("eval", step) for step in evaluated]
+    tokenizer = _load_tokenizer(run) if chosen else None
     episodes: list[Row] = []
     spent = 0
-    for step in steps:
-        details = {str(row.get("id")): row for row in _token_rows(run, step)}
-        for row in choose_rows(run.recorded("step", step), sample.episodes):
+    for kind, step in chosen:
+        details = {str(row.get("id")): row for row in _token_rows(run, step)} if kind == "step" else {}
+        for row in choose_rows(run.recorded(kind, step), sample.episodes):
             episode = _episode(row, step, details.get(str(row.get("id"))), sample, with_texts=tokenizer is None)
+            episode["held_out"] = kind == "eval"
             spent += len(json.dumps(episode))
             if spent > budget:
                 run.problems.append("The sample of episodes is smaller than asked for: it reached its size limit.")
@@ -49,16 +52,21 @@ def sample_episodes(run: RunData, sample: Sample, *, budget: float, near: int | 
     return _with_texts(episodes, tokenizer)
 
 
-def choose_steps(recorded: Sequence[int], detailed: Sequence[int], count: int, near: int | None) -> list[int]:
-    """First, last and evenly spread steps between, those with token details first; and the one nearest to `near`."""
-    steps = [step for step in detailed if step in set(recorded)] or list(recorded)
-    if not steps or count < 1:
+def choose_steps(recorded: Sequence[int], detailed: Sequence[int], count: int, near: Sequence[int]) -> list[int]:
+    """The first and the last recorded step, steps spread evenly between, and the one nearest to each of `near`.
+
+    Between the ends a step with token details is taken where there is one.
+    """
+    if not recorded or count < 1:
         return []
-    last = len(steps) - 1
-    chosen = {steps[round(last * place / max(count - 1, 1))] for place in range(count)}
-    if near is not None:
-        chosen.add(min(steps, key=lambda step: abs(step - near)))
-    return sorted(chosen)
+    between = [step for step in detailed if step in set(recorded)] or recorded
+    spread = [recorded[round((len(recorded) - 1) * place / max(count - 1, 1))] for place in range(count)]
+    inner = [_nearest(between, step) for step in spread[1:-1]]
+    return sorted({spread[0], spread[-1], *inner, *(_nearest(recorded, step) for step in near)})
+
+
+def _nearest(steps: Sequence[int], step: int) -> int:
+    return min(steps, key=lambda each: abs(each - step))
 
 
 def choose_rows(rows: Sequence[Row], count: int) -> list[Row]:

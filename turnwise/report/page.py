@@ -20,6 +20,7 @@ SCRIPTS = (
     "tables.js",
     "tokens.js",
     "episodes.js",
+    "imitation.js",
     "report.js",
 )
 """In the order in which they build on each other; together they are one script."""

@@ -27,6 +27,8 @@ class Panel:
     """Metric of `evals.jsonl` that is drawn over the curve, with its interval."""
     share: bool = False
     """Between 0 and 1: the axis ends there."""
+    unit: str = ""
+    """What the vertical axis counts, in a word or two."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +77,11 @@ def heat_maps(rows: Sequence[Row]) -> dict[str, Any]:
 
 def describe() -> dict[str, Any]:
     """The panels and heat maps as data for the page."""
-    return {"panels": [asdict(panel) for panel in PANELS], "heats": [asdict(heat) for heat in HEATS]}
+    return {
+        "panels": [asdict(panel) for panel in PANELS],
+        "imitation_panels": [asdict(panel) for panel in IMITATION_PANELS],
+        "heats": [asdict(heat) for heat in HEATS],
+    }
 
 
 def is_number(value: Any) -> bool:
@@ -120,6 +126,7 @@ PANELS = (
         note="Share of training episodes that succeeded; diamonds: evaluations on held-out tasks",
         evaluation="eval/success",
         share=True,
+        unit="share of episodes",
     ),
     Panel(
         metric="rollout/reward",
@@ -127,6 +134,7 @@ PANELS = (
         title="Reward",
         note="Mean sum of rewards of an episode",
         evaluation="eval/reward",
+        unit="reward of an episode",
     ),
     Panel(
         metric="rollout/turns",
@@ -134,6 +142,7 @@ PANELS = (
         title="Turns",
         note="Mean number of turns of an episode",
         evaluation="eval/turns",
+        unit="turns of an episode",
     ),
     Panel(
         metric="rollout/valid",
@@ -142,6 +151,7 @@ PANELS = (
         note="Share of turns that the environment could read and allowed",
         evaluation="eval/valid",
         share=True,
+        unit="share of turns",
     ),
     Panel(
         metric="rollout/tokens",
@@ -149,18 +159,21 @@ PANELS = (
         title="Tokens",
         note="Sampled tokens of an episode",
         evaluation="eval/tokens",
+        unit="tokens of an episode",
     ),
     Panel(
         metric="rollout/repetition",
         chapter="Outcome",
         title="Repetition",
         note="Share of sampled 4-grams that repeat an earlier one of their turn",
+        unit="share of 4-grams",
     ),
     Panel(
         metric="loss/clip_fraction",
         chapter="Policy update",
         title="Clip fraction",
         note="Share of tokens whose gradient the clip removed or bent",
+        unit="share of tokens",
     ),
     Panel(
         metric="loss/ratio_max",
@@ -168,6 +181,7 @@ PANELS = (
         title="Largest ratio",
         note="Largest importance ratio of the step",
         scale="log",
+        unit="ratio",
     ),
     Panel(
         metric="loss/sampler_kl",
@@ -175,6 +189,7 @@ PANELS = (
         title="KL to the sampler",
         note="How far the policy has moved from the one that sampled",
         scale="log",
+        unit="nats",
     ),
     Panel(
         metric="loss/reference_kl",
@@ -182,12 +197,14 @@ PANELS = (
         title="KL to the reference",
         note="How far the policy has moved from the reference",
         scale="log",
+        unit="nats",
     ),
     Panel(
         metric="loss/entropy",
         chapter="Policy update",
         title="Entropy",
         note="Entropy of the next-token distribution, in nats",
+        unit="nats",
     ),
     Panel(
         metric="train/gradient_norm",
@@ -195,18 +212,21 @@ PANELS = (
         title="Gradient norm",
         note="Mean over the step's updates, before clipping",
         scale="log",
+        unit="norm",
     ),
     Panel(
         metric="loss/value_error",
         chapter="Critic and scale",
         title="Value error",
         note="Root mean squared error of the critic against its target",
+        unit="reward",
     ),
     Panel(
         metric="train/explained_variance",
         chapter="Critic and scale",
         title="Explained variance",
         note="How much of the returns the critic explains; 0 is no better than their mean",
+        unit="share of variance",
     ),
     Panel(
         metric="train/clip_bias",
@@ -214,15 +234,43 @@ PANELS = (
         title="‖C‖",
         note="Norm of the clipping bias that the scale saw, mean over updates",
         scale="log",
+        unit="norm",
     ),
     Panel(
         metric="train/scale",
         chapter="Critic and scale",
         title="Scale",
         note="Mean factor on the optimiser step; 1 takes it whole",
+        unit="factor",
     ),
 )
 """The curves, chapter by chapter."""
+
+IMITATION_PANELS = (
+    Panel(
+        metric="loss/policy",
+        chapter="Imitation",
+        title="Imitation loss",
+        note="Mean negative log-probability of a demonstrated token",
+        unit="nats",
+    ),
+    Panel(
+        metric="loss/entropy",
+        chapter="Imitation",
+        title="Entropy",
+        note="Entropy of the next-token distribution, in nats",
+        unit="nats",
+    ),
+    Panel(
+        metric="train/gradient_norm",
+        chapter="Imitation",
+        title="Gradient norm",
+        note="Mean over the step's updates, before clipping",
+        scale="log",
+        unit="norm",
+    ),
+)
+"""The curves of the imitation stage."""
 
 HEATS = (
     Heat(metric="turn/ratio_mean", title="Mean ratio", note="1: the policy has not moved", scale="log", centre=1.0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from turnwise.report.onset import Onset
@@ -10,59 +11,82 @@ from turnwise.report.panels import is_number, rounded
 from turnwise.report.reading import Row, RunData
 from turnwise.words import counted
 
+_THREE_DIGITS = Context(prec=3, rounding=ROUND_HALF_UP)
 LAST_SHARE = 0.1
-"""Final success is the mean over this share of the steps, the last ones."""
-EVALUATED = ("eval/success", "eval/success_low", "eval/success_high", "eval/episodes")
+"""Training success at the end is the mean over this share of the steps, the last ones."""
 
 
 def summarize_run(run: RunData, onset: Onset | None) -> dict[str, Any]:
-    """The numbers of the table of runs, and the run's verdict."""
+    """The numbers of the table of runs, and the run's verdict, which says the same numbers in words.
+
+    Final success is that of the last evaluation on held-out tasks, as in a comparison of runs.
+    """
     success = [row["rollout/success"] for row in run.metrics if is_number(row.get("rollout/success"))]
     summary = {
         "steps": run.metrics[-1]["step"] if run.metrics else 0,
         "asked": _planned(run),
-        "final": rounded(final_mean(success)),
+        "final": final_success(run),
+        "training": rounded(last_mean(success)),
         "best": rounded(max(success, default=None)),
-        "evaluation": _last_evaluation(run),
         "incidents": len(run.incidents),
         "seconds": rounded(sum(row["time/step"] for row in run.metrics if is_number(row.get("time/step")))),
     }
-    return {**summary, "verdict": _verdict(summary, run, onset), "tone": _tone(run, onset)}
+    return {**summary, "verdict": _verdict(summary, run, onset), "tone": _tone(summary, run, onset)}
 
 
-def final_mean(values: Sequence[float]) -> float | None:
+def last_mean(values: Sequence[float]) -> float | None:
     """Mean over the last tenth of the steps, at least one."""
     last = values[-max(1, round(LAST_SHARE * len(values))) :]
     return sum(last) / len(last) if last else None
 
 
+def final_success(run: RunData) -> Row | None:
+    """Held-out success at the last evaluation, with its interval and what it was before the first step."""
+    rows = [row for row in run.evals if is_number(row.get("eval/success"))]
+    if not rows:
+        return None
+    first, last = rows[0], rows[-1]
+    names = {"value": "eval/success", "low": "eval/success_low", "high": "eval/success_high"}
+    before = first["eval/success"] if first["step"] == 0 and len(rows) > 1 else None
+    found = {key: rounded(last.get(name)) for key, name in names.items()}
+    return {"step": last["step"], "before": rounded(before), **found}
+
+
 def _verdict(summary: Row, run: RunData, onset: Onset | None) -> str:
-    parts = [_outcome(summary), _held_out(summary["evaluation"]), _health(run, onset), _ending(summary, run)]
+    parts = [_held_out(summary["final"]), _training(summary), _health(run, onset), _ending(summary, run)]
     return " ".join(part for part in parts if part)
 
 
-def _outcome(summary: Row) -> str:
-    if summary["final"] is None:
+def _held_out(final: Row | None) -> str:
+    if final is None:
+        return "No held-out task was played."
+    interval = ""
+    if final["low"] is not None and final["high"] is not None:
+        interval = f" (95 % interval {_short(final['low'])} to {_short(final['high'])})"
+    before = "" if final["before"] is None else f", {_short(final['before'])} before training"
+    return f"Final success {_short(final['value'])}{interval} on held-out tasks at step {final['step']}{before}."
+
+
+def _training(summary: Row) -> str:
+    if summary["training"] is None:
         return "No step was recorded."
-    return f"Success {summary['final']:.2f} at the end of {counted(summary['steps'], 'step')}, {summary['best']:.2f} at its best."
+    return (
+        f"Training success {_short(summary['training'])} at the end of {counted(summary['steps'], 'step')}, "
+        f"{_short(summary['best'])} at its best."
+    )
 
 
-def _held_out(evaluation: Row | None) -> str:
-    if not evaluation or evaluation["eval/success"] is None:
-        return ""
-    low, high = evaluation["eval/success_low"], evaluation["eval/success_high"]
-    interval = f" (95 % interval {low:.2f} to {high:.2f})" if low is not None and high is not None else ""
-    before = "" if evaluation["before"] is None else f", {evaluation['before']:.2f} before training"
-    return f"Held-out success {evaluation['eval/success']:.2f}{interval} at step {evaluation['step']}{before}."
+def _short(value: float) -> str:
+    """Three digits, rounded as the page rounds: 0.3125 is 0.313 there and here."""
+    return f"{_THREE_DIGITS.create_decimal(Decimal(value)).normalize():f}"
 
 
 def _health(run: RunData, onset: Onset | None) -> str:
     if onset is None:
-        return "No guard incident, and no fall of success."
+        return "No guard incident, and training success did not fall to half of its best."
     if onset.source == "change":
         return f"The run went wrong: {onset.signal} moved first, at step {onset.step}."
-    count = len(run.incidents)
-    return f"{count} guard {'incident' if count == 1 else 'incidents'}, the first at step {onset.step}: {onset.signal}."
+    return f"{counted(len(run.incidents), 'guard incident')}, the first at step {onset.step}: {onset.signal}."
 
 
 def _ending(summary: Row, run: RunData) -> str:
@@ -74,10 +98,16 @@ def _ending(summary: Row, run: RunData) -> str:
     return ""
 
 
-def _tone(run: RunData, onset: Onset | None) -> str:
+def _tone(summary: Row, run: RunData, onset: Onset | None) -> str:
+    if onset is None and _got_worse(summary["final"]):
+        return "watch"
     if onset is None:
         return "good" if run.metrics else "unknown"
     return "watch" if onset.source == "guard" and _only_warned(run) else "bad"
+
+
+def _got_worse(final: Row | None) -> bool:
+    return final is not None and final["before"] is not None and final["value"] < final["before"]
 
 
 def _only_warned(run: RunData) -> bool:
@@ -88,12 +118,3 @@ def _planned(run: RunData) -> int | None:
     section = run.config.get("train")
     steps = section.get("steps") if isinstance(section, dict) else None
     return steps if isinstance(steps, int) else None
-
-
-def _last_evaluation(run: RunData) -> Row | None:
-    rows = [row for row in run.evals if is_number(row.get("eval/success"))]
-    if not rows:
-        return None
-    first, last = rows[0], rows[-1]
-    before = first["eval/success"] if first["step"] == 0 and len(rows) > 1 else None
-    return {"step": last["step"], "before": rounded(before), **{name: rounded(last.get(name)) for name in EVALUATED}}

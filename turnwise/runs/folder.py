@@ -144,6 +144,10 @@ class RunFolder:
         """Where it lies what a step did to every sampled token."""
         return self.path / "rollouts" / f"tokens_{step:06d}.jsonl.zst"
 
+    def evaluation_file(self, step: int) -> Path:
+        """Where some of the held-out episodes lie that were played after a step."""
+        return self.path / "rollouts" / f"eval_{step:06d}.jsonl.zst"
+
     def rollout_steps(self) -> list[int]:
         """Steps whose trajectories were written, oldest first."""
         return self._steps_of("step")
@@ -174,6 +178,8 @@ class RunFolder:
                 self.rollouts_file(later).unlink()
             for later in (each for each in self.token_steps() if each > step):
                 self.tokens_file(later).unlink()
+            for later in (each for each in self._steps_of("eval") if each > step):
+                self.evaluation_file(later).unlink()
             remove_drafts(self.path / "rollouts")
         for name, journal in self.journals.items():
             journal.truncate(marks[name])

@@ -44,7 +44,7 @@ def choose_form(environment: Mapping[str, str] = os.environ) -> Form:
 class RunConsole:
     """What the loop tells its user: `with RunConsole(form="plain", out=Console()) as console: ...`.
 
-    Quiet says what looks wrong and how the run ended, in a few lines; plain says how it starts, goes and ends.
+    Quiet says what the guard saw and how the run ended, in a few lines; plain says how it starts, goes and ends.
     """
 
     def __init__(self, *, form: Form, out: Console, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,8 +82,8 @@ class RunConsole:
             self._print(views.title(recipe))
             after = f" · carries on after step {self._progress.step}" if rows else ""
             self._print(Text(f"run folder {printable(str(folder))} · seed {recipe.seed}{after}"))
-        for warning in warnings:
-            self._say_once(Text(f"note: {printable(warning)}", "yellow"))
+            for warning in warnings:
+                self._say_once(Text(f"note: {printable(warning)}", "yellow"))
         self._start_live()
 
     def phase(self, name: str) -> None:

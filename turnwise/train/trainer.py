@@ -37,6 +37,8 @@ from turnwise.types import Group, NonFiniteError
 
 _SAMPLES = 3
 """Held-out episodes that are shown before and after."""
+_RECORDED = 16
+"""Held-out tasks of an evaluation whose episodes are written down, for the report."""
 _TOLD = 3
 """Different errors of environments that are told on screen; `events.jsonl` has one for every step."""
 _LOST_STEPS = 3
@@ -241,6 +243,8 @@ class Trainer:
         step = self.progress.step
         row = {"step": step, **summarize(groups, tries=self.recipe.eval.tries)}
         row["time/evaluate"] = time.perf_counter() - started
+        if self.recipe.log.rollouts:
+            write_groups(self.run_folder.evaluation_file(step), groups[:_RECORDED])
         self.run_folder.evals.append(row)
         self.loggers.row(row)
         if row.get("eval/success", -1.0) > self.progress.best_success:

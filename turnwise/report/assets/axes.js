@@ -1,6 +1,6 @@
 // Scales and axes of the line charts.
 
-const FRAME = { width: 400, height: 190, left: 46, right: 10, top: 12, bottom: 24 };
+const FRAME = { width: 400, height: 206, left: 60, right: 10, top: 12, bottom: 38 };
 
 function axis(low, high, from, to, log) {
   const warp = log ? Math.log10 : (value) => value;
@@ -67,8 +67,12 @@ function extent(values, { log = false, share = false } = {}) {
   return [low >= 0 ? Math.max(0, low - air) : low - air, high + air];
 }
 
-function drawAxes(x, y, xLabel) {
-  const { width, height, left, right, bottom } = FRAME;
+function axisName(text, place) {
+  return svg("text", { class: "tick axis-name", "text-anchor": "middle", ...place }, text);
+}
+
+function drawAxes(x, y, xLabel, yLabel) {
+  const { width, height, left, right, top, bottom } = FRAME;
   const parts = [];
   for (const tick of y.log ? logTicks(y.low, y.high, 4) : linearTicks(y.low, y.high, 4)) {
     const at = y.place(tick);
@@ -82,9 +86,7 @@ function drawAxes(x, y, xLabel) {
     parts.push(svg("text", { class: "tick", x: at, y: height - bottom + 15, "text-anchor": anchor }, showTick(tick)));
   }
   parts.push(svg("line", { class: "axis", x1: left, x2: width - right, y1: height - bottom, y2: height - bottom }));
-  if (xLabel !== "step")
-    parts.push(
-      svg("text", { class: "tick", x: (left + width - right) / 2, y: height + 6, "text-anchor": "middle" }, xLabel),
-    );
+  parts.push(axisName(xLabel, { x: (left + width - right) / 2, y: height - 4 }));
+  if (yLabel) parts.push(axisName(yLabel, { transform: `translate(11 ${(top + height - bottom) / 2}) rotate(-90)` }));
   return parts;
 }

@@ -99,8 +99,17 @@ function readout(lines, at, xLabel) {
 
 const STRIDES = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
 
-// Calls `move(place)` for the pointed place, also with the keyboard, and `move(null)` when nothing is pointed at.
-function follow(canvas, x, places, move) {
+// Steps whose episodes can be read further down: small marks on the axis.
+function drawSampled(x, steps) {
+  const bottom = FRAME.height - FRAME.bottom;
+  return steps
+    .filter((step) => step >= x.low && step <= x.high)
+    .map((step) => svg("path", { class: "sampled", d: `M${x.place(step).toFixed(1)} ${bottom}l3 5h-6Z` }));
+}
+
+// Calls `move(place)` for the pointed place, also with the keyboard, and `move(null)` when nothing is pointed at;
+// `choose(place)` when it is clicked or Enter is pressed.
+function follow(canvas, x, places, move, choose) {
   let current = 0;
   const go = (place) => {
     current = clamp(place, 0, places.length - 1);
@@ -111,15 +120,17 @@ function follow(canvas, x, places, move) {
     go(nearest(places, x.value(((event.clientX - box.left) / box.width) * FRAME.width)));
   };
   const pressed = (event) => {
+    if (event.key === "Enter" && choose) choose(places[current]);
     if (!(event.key in STRIDES)) return;
     event.preventDefault();
     go(current + STRIDES[event.key]);
   };
   const leave = () => move(null);
   fill(canvas, { tabindex: 0, onpointermove: pointed, onpointerleave: leave, onkeydown: pressed, onblur: leave }, []);
+  if (choose) fill(canvas, { onclick: () => choose(places[current]), class: "leads" }, []);
 }
 
-function track(canvas, x, lines, xLabel, shared) {
+function track(canvas, x, { lines, xLabel = "step", shared = false, sampled = [] }) {
   const line = svg("line", { class: "cursor", y1: FRAME.top, y2: FRAME.height - FRAME.bottom, visibility: "hidden" });
   const tip = html("div", { class: "tip", hidden: true });
   const point = (at) => {
@@ -131,15 +142,18 @@ function track(canvas, x, lines, xLabel, shared) {
     else point(at);
     tip.hidden = at === null;
     if (at === null) return;
-    tip.replaceChildren(...readout(lines, at, xLabel));
+    tip.replaceChildren(...readout(lines, at, xLabel), ...hint(at));
     tip.classList.toggle("left", x.place(at) > FRAME.width / 2);
   };
+  const hint = (at) =>
+    sampled.length ? [html("span", { class: "hint" }, `click: episodes of step ${sampled[nearest(sampled, at)]}`)] : [];
   canvas.append(line);
   follow(
     canvas,
     x,
     [...new Set(lines.flatMap((item) => item.x))].sort((a, b) => a - b),
     move,
+    sampled.length ? (at) => EPISODES.open(at) : null,
   );
   return { tip, point };
 }
@@ -161,30 +175,32 @@ function chartAxes({ lines, log, logX = false, share = false }) {
   };
 }
 
-function drawChart({ title, lines, flags = [], xLabel = "step" }, { x, y }) {
+function drawChart({ title, lines, flags = [], xLabel = "step", unit = "", sampled = [] }, { x, y }) {
   const ends = readings(lines, x.high).map(([line, text]) => `${line.name} ${text}`);
   const seen = flags.filter((flag) => flag.x >= x.low && flag.x <= x.high);
   return svg(
     "svg",
     {
-      viewBox: `0 0 ${FRAME.width} ${FRAME.height + (xLabel === "step" ? 0 : 12)}`,
+      viewBox: `0 0 ${FRAME.width} ${FRAME.height}`,
       role: "img",
       "aria-label": `${title}; at ${xLabel} ${show(x.high)}: ${ends.join(", ")}`,
     },
-    drawAxes(x, y, xLabel),
+    drawAxes(x, y, xLabel, unit),
+    drawSampled(x, sampled),
     lines.map((line, place) => drawSeries(x, y, line, 3 * (place - (lines.length - 1) / 2))),
     seen.map((flag) => drawFlag(x, flag, lines.length === 1 && flags.length === 1)),
   );
 }
 
-// A figure: {title, note, lines: [{name, colour, x, y, low, high, faint, marks}], flags, xLabel, log, logX, share, shared}.
+// A figure: {title, note, lines: [{name, colour, x, y, low, high, faint, marks}], flags, xLabel, unit, log, logX, share,
+// shared, sampled}.
 function lineChart(options) {
-  const { title, note, lines, xLabel = "step", shared = false } = options;
+  const { title, note, shared = false } = options;
   const caption = html("figcaption", {}, html("h4", {}, title), note ? html("p", {}, note) : null);
   const axes = chartAxes(options);
   if (!axes) return html("figure", { class: "card" }, caption, html("p", { class: "none" }, "No data to show."));
   const canvas = drawChart(options, axes);
-  const { tip, point } = track(canvas, axes.x, lines, xLabel, shared);
+  const { tip, point } = track(canvas, axes.x, options);
   if (shared) cursor.listen(canvas, point);
   return html("figure", { class: "card" }, caption, html("div", { class: "plot" }, canvas, tip));
 }

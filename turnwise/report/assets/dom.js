@@ -42,6 +42,11 @@ function showSeconds(seconds) {
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
+// "1 turn", "2 turns".
+function counted(count, noun) {
+  return `${count} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 function clamp(value, low, high) {
   return Math.min(high, Math.max(low, value));
 }

@@ -1,15 +1,30 @@
 // The trajectory browser: choose run, episode and colouring; read the episode turn by turn.
 
+// Set by the chapter of episodes: `EPISODES.open(step, run)` shows those of the nearest step in the sample.
+const EPISODES = { open: () => {} };
+
+// A link to the episodes of the step nearest to `step`; nothing where the run has none in the sample.
+function episodesLink(run, step) {
+  const steps = sampledSteps([run]);
+  if (!steps.length) return null;
+  const there = steps[nearest(steps, step)];
+  return html(
+    "a",
+    { href: "#episodes", onclick: () => EPISODES.open(there, run) },
+    `Episodes of step ${there}`,
+  );
+}
+
 function episodeButton(episode, chosen, choose) {
   return html(
     "button",
     { type: "button", "aria-pressed": String(chosen), onclick: choose },
-    html("b", {}, `Step ${episode.step}`),
+    html("b", {}, `Step ${episode.step}${episode.held_out ? ", held-out" : ""}`),
     html("span", { class: "name" }, episode.id),
     html(
       "span",
       { class: episode.success ? "tone good" : "tone bad" },
-      `${episode.success ? "success" : "failure"} · reward ${show(episode.reward)} · ${episode.turns.length} turns`,
+      `${episode.success ? "success" : "failure"} · reward ${show(episode.reward)} · ${counted(episode.turns.length, "turn")}`,
     ),
   );
 }
@@ -44,7 +59,7 @@ function turnArticle(run, turn, number, stream, scale) {
   return html(
     "article",
     { class: turn.valid ? "turn" : "turn invalid" },
-    html("h4", {}, `Turn ${number}`, html("span", { class: "quiet" }, turnNote(turn))),
+    html("h4", {}, `Turn ${number + 1}`, html("span", { class: "quiet" }, turnNote(turn))),
     side(
       "environment",
       "",
@@ -113,12 +128,12 @@ function showEpisode(run, episode, stream, pane, facts) {
   return streamLegend(stream, scale);
 }
 
-function missingStreams(run) {
+function missingStreams(run, episode) {
   if (!run.texts) return "Token colours need the tokenizer of a checkpoint; the episodes are shown as texts.";
-  const has = streamsOf(run);
-  return has.includes("ratio")
+  if (episode.held_out) return "A held-out episode is not learned from: only the sampler's numbers are known.";
+  return streamValues([episode], "ratio").length
     ? ""
-    : "Ratio, gap, advantage and clipping need rollouts/tokens_*.jsonl.zst, which this run did not record.";
+    : `Ratio, gap, advantage and clipping of step ${episode.step} were not recorded; rollouts/tokens_*.jsonl.zst has them for some steps.`;
 }
 
 function browserOf(run, state, redraw) {
@@ -144,7 +159,7 @@ function browserOf(run, state, redraw) {
     legend,
   );
   toolbar.firstChild.classList.add("colouring");
-  const note = missingStreams(run);
+  const note = missingStreams(run, run.episodes[state.episode]);
   return [
     toolbar,
     note ? html("p", { class: "none" }, note) : null,
@@ -170,17 +185,28 @@ function episodesChapter() {
   };
   redraw({});
   const options = withEpisodes.map((run, place) => [String(place), `${run.name} (${run.algorithm})`]);
+  const runs = choice("Run", options, "0", (place) => redraw({ run: Number(place), episode: 0 }));
+  EPISODES.open = (step, wanted) => {
+    const [run, episode] = nearestEpisode(withEpisodes, step, wanted);
+    runs.querySelector("select").value = String(run);
+    redraw({ run, episode }, `.episode-list button:nth-child(${episode + 1})`);
+    document.getElementById("episodes").scrollIntoView();
+  };
   return chapter(
     "episodes",
     "Episodes",
-    "A sample of what was played: failures and successes of the first, middle and last recorded steps, and of the step nearest to the onset.",
-    withEpisodes.length > 1
-      ? html(
-          "div",
-          { class: "toolbar" },
-          choice("Run", options, "0", (place) => redraw({ run: Number(place), episode: 0 })),
-        )
-      : null,
+    "A sample of what was played, failures and successes: of the first and the last recorded step and steps between, of those nearest to the onset and the first incidents, and of held-out tasks at the first and the last evaluation.",
+    withEpisodes.length > 1 ? html("div", { class: "toolbar" }, runs) : null,
     room,
   );
+}
+
+// Places of the run and of its first episode whose step is nearest to `step`; only of the run `wanted` where one is.
+function nearestEpisode(runs, step, wanted) {
+  const found = runs.flatMap((run, place) =>
+    wanted && run !== wanted
+      ? []
+      : run.episodes.map((episode, number) => [place, number, episode.held_out ? Infinity : Math.abs(episode.step - step)]),
+  );
+  return found.reduce((best, each) => (each[2] < best[2] ? each : best));
 }

@@ -1,8 +1,15 @@
 // Estimates with intervals, one row each, and the runs behind them as small dots.
 
+const LONGEST_NAME = 17;
+
+// As much of a name as fits beside the intervals; the whole appears where it is pointed at.
+function shortName(name) {
+  return name.length <= LONGEST_NAME ? name : `${name.slice(0, LONGEST_NAME - 1)}…`;
+}
+
 function intervalRow(x, row, place, height) {
   const middle = 16 + place * height;
-  const parts = [svg("text", { class: "tick", x: 0, y: middle + 4 }, row.name)];
+  const parts = [svg("text", { class: "tick", x: 0, y: middle + 4 }, shortName(row.name), svg("title", {}, row.name))];
   for (const point of (row.points || []).filter(isNumber))
     parts.push(svg("circle", { class: "dot", cx: x.place(point), cy: middle + 8, r: 2.2 }));
   if (isNumber(row.low) && isNumber(row.high))
@@ -18,8 +25,8 @@ function intervalRow(x, row, place, height) {
   return svg("g", { class: `series-${place % SERIES}` }, parts);
 }
 
-// {title, note, rows: [{name, value, low, high, points}]}
-function intervalChart({ title, note, rows }) {
+// {title, note, unit, rows: [{name, value, low, high, points}]}
+function intervalChart({ title, note, unit, rows }) {
   const [width, left, height] = [FRAME.width, 110, 30];
   const bottom = 16 + rows.length * height;
   const range = extent(rows.flatMap((row) => [row.value, row.low, row.high, ...(row.points || [])]));
@@ -33,8 +40,9 @@ function intervalChart({ title, note, rows }) {
   const label = `${title}: ${rows.map((row) => `${row.name} ${show(row.value)} (${show(row.low)} to ${show(row.high)})`).join(", ")}`;
   const drawing = svg(
     "svg",
-    { viewBox: `0 0 ${width} ${bottom + 12}`, role: "img", "aria-label": label },
+    { viewBox: `0 0 ${width} ${bottom + 26}`, role: "img", "aria-label": label },
     ticks,
+    axisName(unit, { x: (left + width) / 2, y: bottom + 22 }),
     rows.map((row, place) => intervalRow(x, row, place, height)),
   );
   return html("figure", { class: "card" }, caption, html("div", { class: "plot" }, drawing));

@@ -19,7 +19,7 @@ function turnLabels(turns) {
   return html(
     "div",
     { class: "turn-labels", "aria-hidden": "true" },
-    Array.from({ length: turns }, (_, turn) => html("span", {}, turn % every ? "" : String(turn))),
+    Array.from({ length: turns }, (_, turn) => html("span", {}, turn === 0 ? "turn 1" : turn % every ? "" : String(turn + 1))),
   );
 }
 
@@ -28,7 +28,7 @@ function stepLabels(steps) {
   return html(
     "div",
     { class: "step-labels", "aria-hidden": "true" },
-    [...new Set(ends)].map((step) => html("span", {}, String(step))),
+    [...new Set(ends)].map((step, place) => html("span", {}, place ? String(step) : `step ${step}`)),
   );
 }
 
@@ -90,11 +90,11 @@ function heatFigure(heat, run) {
   const steps = run.heat.step;
   const scale = colourScale(cells.flat(), heat);
   const value = html("output", { class: "reading" }, heat.note);
-  const label = `${heat.title} by turn index and step, from ${show(scale.low)} to ${show(scale.high)}`;
+  const label = `${heat.title} by turn and step, from ${show(scale.low)} to ${show(scale.high)}`;
   const box = html("div", { class: "heat", role: "img", "aria-label": label }, paint(cells, scale));
   box.style.height = `${clamp(cells.length * 15, 60, 240)}px`;
   explore(box, steps, cells.length, (place, turn) => {
-    value.textContent = place === null ? heat.note : `step ${steps[place]}, turn ${turn}: ${show(cells[turn][place])}`;
+    value.textContent = place === null ? heat.note : `step ${steps[place]}, turn ${turn + 1}: ${show(cells[turn][place])}`;
   });
   withLines(box, steps, run.onset);
   return html(
@@ -154,7 +154,7 @@ function onsetNote(run) {
       "p",
       { class: "callout good" },
       html("b", {}, "Nothing went wrong. "),
-      "No guard incident, and success did not fall to half of its best.",
+      "No guard incident, and training success did not fall to half of its best.",
     );
   const found = run.onset.source === "guard" ? "The guard saw it first. " : "First signal that moved. ";
   return html(
@@ -163,6 +163,8 @@ function onsetNote(run) {
     html("b", {}, `Step ${run.onset.step}: ${run.onset.signal}. `),
     found,
     run.onset.text,
+    " ",
+    episodesLink(run, run.onset.step),
   );
 }
 
@@ -187,7 +189,7 @@ function microscopeChapter() {
   return chapter(
     "microscope",
     "Stability microscope",
-    "Turn index downwards, training step to the right. Hatched cells were not measured; the dashed red line marks where the run started to go wrong.",
+    "Turns of an episode downwards, training steps to the right. Hatched cells were not measured; the dashed red line marks where the run started to go wrong.",
     DATA.runs.length > 1 ? html("div", { class: "toolbar" }, choice("Run", options, start, choose)) : null,
     room,
     html(

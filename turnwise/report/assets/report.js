@@ -10,7 +10,7 @@ function headline() {
   const names = DATA.runs.map((run) => run.name);
   return names.length <= 3
     ? names.join(", ")
-    : `${names.length} runs, ${GROUPS.length} ${GROUPS.length === 1 ? "group" : "groups"}`;
+    : `${names.length} runs, ${counted(GROUPS.length, "group")}`;
 }
 
 function headFacts(run) {
@@ -33,10 +33,11 @@ function headFacts(run) {
 }
 
 function headTables() {
-  if (DATA.runs.length === 1) return [headFacts(DATA.runs[0])];
+  if (DATA.runs.length === 1) return [runsTable(DATA.runs), headFacts(DATA.runs[0])];
   if (DATA.runs.length <= 6) return [runsTable(DATA.runs)];
   return [
     groupsTable(GROUPS),
+    html("p", { class: "quiet" }, "Numbers of a group are interquartile means over its runs (smallest to largest)."),
     html("details", {}, html("summary", {}, `All ${DATA.runs.length} runs`), runsTable(DATA.runs)),
   ];
 }
@@ -53,7 +54,7 @@ function verdictLine(run) {
 function overallVerdict() {
   const wrong = (runs) => runs.filter((run) => run.onset).length;
   const groups = GROUPS.filter((group) => wrong(group.runs)).map(
-    (group) => `${wrong(group.runs)} of ${group.runs.length} of ${group.name}`,
+    (group) => `${wrong(group.runs)} of ${group.runs.length} of ${group.legend}`,
   );
   const incidents = DATA.runs.reduce((sum, run) => sum + run.summary.incidents, 0);
   const health = groups.length
@@ -62,7 +63,7 @@ function overallVerdict() {
   return html(
     "p",
     { class: `verdict ${groups.length ? "bad" : "good"}` },
-    `${health} ${incidents || "No"} guard incident${incidents === 1 ? "" : "s"}.`,
+    `${health} ${incidents ? counted(incidents, "guard incident") : "No guard incident"}.`,
   );
 }
 
@@ -103,9 +104,14 @@ function drawHead() {
 function legendButton(group) {
   const button = html(
     "button",
-    { type: "button", class: `legend series-${group.colour % SERIES}`, "aria-pressed": "true" },
+    {
+      type: "button",
+      class: `legend series-${group.colour % SERIES}`,
+      "aria-pressed": "true",
+      title: group.legend === group.name ? null : group.name,
+    },
     html("i", { class: `key series-${group.colour % SERIES}` }),
-    group.name,
+    group.legend,
     group.runs.length > 1 ? html("span", { class: "quiet" }, ` ${group.runs.length} runs`) : null,
   );
   button.addEventListener("click", () => {
@@ -143,7 +149,8 @@ function bandWords() {
   const lines = SEEDS
     ? "Lines are means over the seeds of a group, with a band over them."
     : "Bold: running mean; faint: every step.";
-  return `${lines} ${marks} where a run started to go wrong; diamonds are evaluations with ${SEEDS ? "the band over seeds" : "95 % intervals"}.`;
+  const leads = sampledSteps(DATA.runs).length ? " Click a figure to read episodes of the nearest step marked below its axis." : "";
+  return `${lines} ${marks} where a run started to go wrong; diamonds are evaluations with ${SEEDS ? "the band over seeds" : "95 % intervals"}.${leads}`;
 }
 
 function otherFigures() {
@@ -221,6 +228,7 @@ function draw() {
   const chapters = [
     DATA.comparison ? comparisonChapter() : null,
     curvesChapter(),
+    imitationChapter(),
     microscopeChapter(),
     eventsChapter(),
     settingsChapter(),

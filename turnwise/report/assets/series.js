@@ -11,7 +11,7 @@ function smooth(values, reach) {
 function groupsOf(runs) {
   const groups = new Map();
   for (const run of runs) {
-    if (!groups.has(run.group)) groups.set(run.group, { name: run.group, colour: groups.size, runs: [] });
+    if (!groups.has(run.group)) groups.set(run.group, { name: run.group, legend: run.legend, colour: groups.size, runs: [] });
     groups.get(run.group).runs.push(run);
   }
   return [...groups.values()];
@@ -49,7 +49,7 @@ function seedLine(group, metric, view) {
   const joined = gather(tables);
   const bands = joined.map(([, values]) => bandOf(values, view.band));
   return {
-    name: group.name,
+    name: group.legend,
     colour: group.colour,
     x: joined.map(([step]) => step),
     y: joined.map(([, values]) => mean(values)),
@@ -62,10 +62,10 @@ function seedLine(group, metric, view) {
 function singleLine(group, metric, view) {
   const run = group.runs[0];
   const values = column(run, metric);
-  if (!values) return { name: group.name, colour: group.colour, x: [], y: [] };
+  if (!values) return { name: group.legend, colour: group.colour, x: [], y: [] };
   const reach = Math.floor(values.length / 60);
   const faint = reach && view.singles ? [{ x: run.curves.step, y: values }] : [];
-  return { name: group.name, colour: group.colour, x: run.curves.step, y: smooth(values, reach), faint };
+  return { name: group.legend, colour: group.colour, x: run.curves.step, y: smooth(values, reach), faint };
 }
 
 // Evaluations of one run keep their own interval; those of several seeds show mean and band over the seeds.
@@ -98,9 +98,16 @@ function onsetFlags(groups) {
   );
 }
 
+// Steps of training whose episodes are in the sample.
+function sampledSteps(runs) {
+  const steps = runs.flatMap((run) => run.episodes.filter((episode) => !episode.held_out).map(({ step }) => step));
+  return [...new Set(steps)].sort((a, b) => a - b);
+}
+
 function panelFigure(panel, groups, view) {
   const shown = groups.filter((group) => !view.hidden.has(group.name));
   const lines = shown.map((group) => groupLine(group, panel, view)).filter((line) => line.x.length);
   if (!lines.length) return null;
-  return lineChart({ ...panel, lines, flags: onsetFlags(shown), log: panel.scale === "log", shared: true });
+  const sampled = sampledSteps(shown.flatMap((group) => group.runs));
+  return lineChart({ ...panel, lines, flags: onsetFlags(shown), log: panel.scale === "log", shared: true, sampled });
 }

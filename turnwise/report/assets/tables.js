@@ -40,10 +40,9 @@ function withoutEmpty(columns, rows) {
   return [keep(columns), rows.map(keep)];
 }
 
-function intervalText(evaluation) {
-  if (!evaluation) return null;
-  const [low, high] = [evaluation["eval/success_low"], evaluation["eval/success_high"]];
-  return `${show(evaluation["eval/success"])}${isNumber(low) ? ` [${show(low)}, ${show(high)}]` : ""}`;
+function intervalText(final) {
+  if (!final) return null;
+  return `${show(final.value)}${isNumber(final.low) ? ` [${show(final.low)}, ${show(final.high)}]` : ""}`;
 }
 
 function runsTable(runs) {
@@ -52,46 +51,58 @@ function runsTable(runs) {
     run.algorithm,
     run.config.seed || "–",
     run.summary.steps,
-    run.summary.final,
+    intervalText(run.summary.final),
+    run.summary.final ? run.summary.final.before : null,
+    run.summary.training,
     run.summary.best,
-    intervalText(run.summary.evaluation),
     run.summary.incidents,
     run.onset ? `${run.onset.step} · ${run.onset.signal}` : "none",
-    showSeconds(run.summary.seconds),
+    html("span", { class: "nowrap" }, showSeconds(run.summary.seconds)),
   ]);
+  const columns = [
+    "Run",
+    "Algorithm",
+    "Seed",
+    "Steps",
+    "Final success, held-out [95 %]",
+    "Before training",
+    "Training success, last tenth",
+    "Best step",
+    "Incidents",
+    "Went wrong at",
+    "Time",
+  ];
+  const shown = runs.length > 1 ? 0 : 3; // the page itself names a single run
   return table(
-    [
-      "Run",
-      "Algorithm",
-      "Seed",
-      "Steps",
-      "Final success",
-      "Best",
-      "Held-out [95 %]",
-      "Incidents",
-      "Went wrong at",
-      "Time",
-    ],
-    rows,
+    columns.slice(shown),
+    rows.map((row) => row.slice(shown)),
     "Runs",
   );
+}
+
+// The mean of the middle half, exactly as a comparison of runs counts it.
+function middleMean(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const [first, last] = [0.25 * sorted.length, 0.75 * sorted.length];
+  const weights = sorted.map((_, place) => clamp(Math.min(place + 1, last) - Math.max(place, first), 0, 1));
+  return sorted.reduce((sum, value, place) => sum + value * weights[place], 0) / (last - first);
 }
 
 function range(values) {
   const known = values.filter(isNumber);
   if (!known.length) return null;
   const [low, high] = [Math.min(...known), Math.max(...known)];
-  return low === high ? show(low) : `${show(mean(known))} (${show(low)} to ${show(high)})`;
+  return low === high ? show(low) : `${show(middleMean(known))} (${show(low)} to ${show(high)})`;
 }
 
 // Of many runs the head shows groups; the runs themselves are one click away.
 function groupsTable(groups) {
   const count = (runs, test) => `${runs.filter(test).length} of ${runs.length}`;
-  const rows = groups.map(({ name, colour, runs }) => [
-    html("span", { class: "nowrap" }, html("i", { class: `key series-${colour % SERIES}` }), name),
+  const rows = groups.map(({ name, legend, colour, runs }) => [
+    html("span", { class: "nowrap", title: name }, html("i", { class: `key series-${colour % SERIES}` }), legend),
     runs.length,
-    range(runs.map((run) => run.summary.final)),
-    range(runs.map((run) => (run.summary.evaluation || {})["eval/success"])),
+    range(runs.map((run) => (run.summary.final || {}).value)),
+    range(runs.map((run) => run.summary.training)),
     count(runs, (run) => run.onset),
     count(runs, (run) => run.summary.incidents),
     showSeconds(mean(runs.map((run) => run.summary.seconds))),
@@ -100,14 +111,14 @@ function groupsTable(groups) {
     [
       "Group",
       "Runs",
-      "Final success: mean (smallest to largest)",
-      "Held-out",
+      "Final success, held-out",
+      "Training success, last tenth",
       "Went wrong",
       "With incidents",
       "Time of a run",
     ],
     rows,
-    "Groups of runs",
+    "Groups of runs: interquartile mean (smallest to largest)",
   );
 }
 
@@ -129,6 +140,7 @@ function eventRow(run, event) {
     event.text || "",
     event.change ? html("div", { class: "quiet" }, event.change) : null,
     rest ? html("div", { class: "quiet" }, rest) : null,
+    event.kind === "guard" ? html("div", {}, episodesLink(run, event.step)) : null,
   );
   const kind = html("span", { class: `tag ${event.kind === "guard" ? "bad" : ""}` }, event.kind);
   const row = [
@@ -202,7 +214,8 @@ function comparisonFigure(figure) {
   );
   const chart = lineChart({
     title: figure.title,
-    note: figure.note || figure.y,
+    note: figure.note,
+    unit: figure.y,
     lines,
     xLabel: figure.x || "x",
     logX: Boolean(figure.log_x),
