@@ -106,7 +106,7 @@ def test_everything_can_be_reached_and_read_with_the_keyboard(browser: Browser, 
     page.locator("#microscope .heat").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    assert page.locator("#microscope .reading").first.inner_text().startswith("step 2, turn 1: ")
+    assert page.locator("#microscope .reading").first.inner_text().startswith("step 2, turn 2: ")
     page.locator(".episode").focus()
     page.keyboard.press("ArrowRight")
     assert "environment" in page.locator(".facts").inner_text()
@@ -128,6 +128,61 @@ def test_episodes_are_read_turn_by_turn_in_every_colouring(browser: Browser, one
     assert {"ratio", "advantage", "clipped", "gap"} <= set(page.locator(".facts dt").all_inner_texts())
     page.locator(".colouring select").select_option("clipped")
     assert page.locator(".episode .token.clipped").count() >= 1
+    assert complaints == []
+    page.close()
+
+
+def test_the_headline_says_what_the_table_says(browser: Browser, one: Path) -> None:
+    page, _ = opened(browser, one)
+    headings, (cells,) = page.locator("#head th").all_inner_texts(), [page.locator("#head td").all_inner_texts()]
+    shown = dict(zip(headings, cells, strict=True))
+    final, interval = shown["Final success, held-out [95 %]"].split(" ", 1)
+    low, high = interval.strip("[]").split(", ")
+    verdict = page.locator(".verdict").inner_text()
+    assert verdict.startswith(f"Final success {final} (95 % interval {low} to {high}) on held-out tasks at step 200")
+    assert f"Training success {shown['Training success, last tenth']} at the end" in verdict
+    page.close()
+
+
+def test_curves_and_incidents_lead_to_episodes(browser: Browser, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=40, falls_at=20, guarded=True, recorded=(1, 20, 23, 40))
+    page, complaints = opened(browser, write_report([run], tmp_path / "report.html"))
+    chosen = page.locator(".episode-list button[aria-pressed=true] b")
+    assert chosen.inner_text() == "Step 1"
+    page.locator("#curves figure svg").first.focus()
+    page.keyboard.press("End")
+    assert "click: episodes of step 40" in page.locator("#curves .tip:visible").inner_text()
+    page.keyboard.press("Enter")
+    assert chosen.inner_text() == "Step 40"
+    page.locator("#events").get_by_role("link", name="Episodes of step 23").click()
+    assert chosen.inner_text() == "Step 23"
+    page.locator("#curves figure svg").first.click(position={"x": 70, "y": 80})
+    assert chosen.inner_text() == "Step 1"
+    assert complaints == []
+    page.close()
+
+
+def test_every_figure_names_its_axes_and_turns_count_from_one(browser: Browser, one: Path) -> None:
+    page, _ = opened(browser, one)
+    figures = page.locator("#curves > div figure")
+    names = [figures.nth(place).locator(".axis-name").all_text_contents() for place in range(figures.count())]
+    assert len(names) == 15
+    assert all(len(pair) == 2 and pair[0] == "step" and pair[1] for pair in names)
+    assert page.locator("#microscope .turn-labels").first.inner_text().startswith("turn 1")
+    assert page.locator("#microscope .step-labels").first.inner_text().startswith("step 1")
+    assert page.locator(".episode .turn h4").first.inner_text().startswith("Turn 1")
+    page.close()
+
+
+def test_held_out_episodes_and_the_imitation_stage_have_their_place(browser: Browser, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=12, recorded=(12,))
+    write_run(run / "sft", steps=30)
+    (run / "rollouts/eval_000010.jsonl.zst").write_bytes((run / "rollouts/step_000012.jsonl.zst").read_bytes())
+    page, complaints = opened(browser, write_report([run], tmp_path / "report.html"))
+    assert page.locator("#imitation figure").count() == 3
+    assert page.locator("#imitation .sentence").inner_text().startswith("30 steps; held-out success ")
+    page.locator(".episode-list button", has_text="held-out").first.click()
+    assert "not learned from" in page.locator("#episodes").inner_text()
     assert complaints == []
     page.close()
 

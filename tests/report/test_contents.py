@@ -121,18 +121,14 @@ def test_the_headline_rounds_as_the_table_does(tmp_path: Path) -> None:
     assert summarize_run(read_run(run), None)["verdict"].startswith("No held-out task was played. Training success ")
 
 
-def test_a_legend_is_short_and_still_tells_groups_apart() -> None:
-    labels = [
-        "ppo · train.learning_rate=0.001 · model.name=/home/me/runs/start/checkpoints/step_000100",
-        "ppo · train.learning_rate=0.002 · model.name=/home/me/runs/start/checkpoints/step_000100",
-    ]
-    assert short_labels(labels) == [
-        "ppo · learning_rate=0.001 · name=…nts/step_000100",
-        "ppo · learning_rate=0.002 · name=…nts/step_000100",
-    ]
-    many = ["ppo · a.b=1 · a.c=2 · a.d=3", "ppo · a.b=1 · a.c=2 · a.d=4", "grpo"]
-    assert short_labels(many) == [*many[:2], "grpo"]
-    assert short_labels([many[0]]) == ["ppo · b=1 · c=2 · 1 more"]
+def test_a_legend_names_no_more_than_tells_groups_apart() -> None:
+    start = "model.name=/home/me/runs/start/checkpoints/step_000100"
+    rates = [f"ppo · train.learning_rate={rate} · {start}" for rate in (0.001, 0.002)]
+    assert short_labels([*rates, "grpo"]) == ["ppo · learning_rate=0.001", "ppo · learning_rate=0.002", "grpo"]
+    both = [f"ppo · train.epochs={epochs} · {start}{end}" for epochs, end in ((1, "0"), (1, "1"), (2, "1"))]
+    assert short_labels(both)[0] == "ppo · epochs=1 · name=…ts/step_0001000"
+    same_end = [f"ppo · model.name={place}/checkpoints/step_000100" for place in ("a", "b")]
+    assert short_labels(same_end) == same_end
 
 
 def test_the_seed_in_a_path_sets_no_group_apart(tmp_path: Path) -> None:

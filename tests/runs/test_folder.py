@@ -125,6 +125,14 @@ def test_rewind_to_an_older_checkpoint_removes_the_later_ones(tmp_path: Path):
     assert len(read_journal(run.turns.path)) == 1
 
 
+def test_rewind_removes_the_held_out_episodes_of_later_steps(tmp_path: Path):
+    run = RunFolder.create(tmp_path / "geo", CONFIG, META)
+    for step in (0, 2, 4):
+        write_groups(run.evaluation_file(step), [])
+    run.rewind(run.sizes(), step=2)
+    assert run.evaluation_steps() == [0, 2]
+
+
 def test_rewind_orders_steps_by_number_beyond_six_digits(tmp_path: Path):
     run = RunFolder.create(tmp_path / "geo", CONFIG, META)
     for step in (999_999, 1_000_000):

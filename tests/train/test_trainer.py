@@ -8,6 +8,7 @@ import torch
 
 from tests.train.small_runs import LostMachineError, Screen, Stopping, last_tensors, rows, run, tensors, timeless
 from turnwise.policy.text import TextPolicy
+from turnwise.runs import read_groups
 from turnwise.runs.folder import RunFolder
 from turnwise.train import stages
 from turnwise.train.stages import resume
@@ -24,6 +25,15 @@ def test_a_run_leaves_one_row_a_step_and_a_checkpoint_where_one_is_due(tmp_path:
     assert RunFolder.open(tmp_path / "run").checkpoints.steps() == [0, 2, 4, 5]
     assert RunFolder.open(tmp_path / "run").rollout_steps() == [1, 2, 3, 4, 5]
     assert rows(tmp_path / "run", "events")[-1]["kind"] == "finished"
+
+
+def test_held_out_episodes_are_written_down_with_each_evaluation_unless_nothing_is(tmp_path: Path) -> None:
+    run(tmp_path / "run", {"train": {"steps": 2}, "eval": {"episodes": 20}})
+    folder = RunFolder.open(tmp_path / "run")
+    assert folder.evaluation_steps() == [0, 2]
+    assert len(read_groups(folder.evaluation_file(2))) == 16
+    run(tmp_path / "bare", {"train": {"steps": 1}, "eval": {"episodes": 2}, "log": {"rollouts": 0}})
+    assert RunFolder.open(tmp_path / "bare").evaluation_steps() == []
 
 
 def test_old_checkpoints_go_but_the_best_and_the_last_good_one_stay(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from turnwise.report.reading import RunData
 
 INDIFFERENT = ("name", "seed", "device", "log.", "checkpoint.")
 """Keys that do not make a run another experiment."""
-_MOST_SETTINGS, _LONGEST_VALUE = 2, 16
-"""Of a legend: how many settings it names, and characters of a value."""
+_BETWEEN = " · "
+"""Between the parts of a label."""
+_LONGEST_VALUE = 16
+"""Characters of a value in a legend."""
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, str]:
@@ -42,18 +44,20 @@ def group_labels(runs: Sequence[RunData]) -> list[str]:
 
 
 def short_labels(labels: Sequence[str]) -> list[str]:
-    """The labels as a legend has room for: keys by their last name, values and lists cut; the whole where that is not
-    enough to tell two groups apart."""
-    shorts = {label: _shortened(label) for label in labels}
-    taken = list(shorts.values())
-    return [shorts[label] if taken.count(shorts[label]) == 1 else label for label in labels]
+    """The labels as a legend has room for: keys by their last name, long values cut, and no more settings than it
+    takes to tell the groups apart; the whole labels where that is not enough."""
+    most = max((label.count(_BETWEEN) for label in labels), default=0)
+    for settings in range(1, most + 1):
+        shorts = {label: _shortened(label, settings) for label in labels}
+        if len(set(shorts.values())) == len(shorts):
+            return [shorts[label] for label in labels]
+    return list(labels)
 
 
-def _shortened(label: str) -> str:
-    algorithm, *settings = label.split(" · ")
-    named = [f"{key.rpartition('.')[2]}={_cut(value)}" for key, _, value in (each.partition("=") for each in settings)]
-    more = [f"{len(named) - _MOST_SETTINGS} more"] if len(named) > _MOST_SETTINGS else []
-    return " · ".join([algorithm, *named[:_MOST_SETTINGS], *more])
+def _shortened(label: str, most: int) -> str:
+    algorithm, *settings = label.split(_BETWEEN)
+    pairs = (each.partition("=") for each in settings[:most])
+    return _BETWEEN.join([algorithm, *(f"{key.rpartition('.')[2]}={_cut(value)}" for key, _, value in pairs)])
 
 
 def _cut(value: str) -> str:
@@ -71,4 +75,4 @@ def _without_seed(value: str, run: RunData) -> str:
 
 def _label(run: RunData, mine: dict[str, str], siblings: list[dict[str, str]]) -> str:
     apart = [key for key in differing(siblings) if not key.startswith(INDIFFERENT)]
-    return " · ".join([run.algorithm, *(f"{key}={mine.get(key, 'absent')}" for key in apart)])
+    return _BETWEEN.join([run.algorithm, *(f"{key}={mine.get(key, 'absent')}" for key in apart)])

@@ -156,6 +156,10 @@ class RunFolder:
         """Steps of which it was written what they did to every token, oldest first."""
         return self._steps_of("tokens")
 
+    def evaluation_steps(self) -> list[int]:
+        """Steps after which held-out episodes were written, oldest first."""
+        return self._steps_of("eval")
+
     def marks(self) -> dict[str, Mark]:
         """Where each journal is: a checkpoint keeps them, so that a resumed run can go back, and finds any damage."""
         return {name: journal.mark() for name, journal in (*self.journals.items(), (_HISTORY, self.history))}
@@ -178,7 +182,7 @@ class RunFolder:
                 self.rollouts_file(later).unlink()
             for later in (each for each in self.token_steps() if each > step):
                 self.tokens_file(later).unlink()
-            for later in (each for each in self._steps_of("eval") if each > step):
+            for later in (each for each in self.evaluation_steps() if each > step):
                 self.evaluation_file(later).unlink()
             remove_drafts(self.path / "rollouts")
         for name, journal in self.journals.items():

@@ -4,7 +4,7 @@ const LONGEST_NAME = 17;
 
 // As much of a name as fits beside the intervals; the whole appears where it is pointed at.
 function shortName(name) {
-  return name.length <= LONGEST_NAME ? name : `${name.slice(0, LONGEST_NAME - 1)}…`;
+  return name.length <= LONGEST_NAME ? name : `${name.slice(0, 6)}…${name.slice(7 - LONGEST_NAME)}`;
 }
 
 function intervalRow(x, row, place, height) {

@@ -156,14 +156,13 @@ function onsetNote(run) {
       html("b", {}, "Nothing went wrong. "),
       "No guard incident, and training success did not fall to half of its best.",
     );
-  const found = run.onset.source === "guard" ? "The guard saw it first. " : "First signal that moved. ";
+  const found = run.onset.source === "guard" ? "The guard saw it first: " : "First signal that moved: ";
   return html(
     "p",
     { class: `callout ${run.summary.tone}` },
     html("b", {}, `Step ${run.onset.step}: ${run.onset.signal}. `),
     found,
-    run.onset.text,
-    " ",
+    `${run.onset.text}. `,
     episodesLink(run, run.onset.step),
   );
 }

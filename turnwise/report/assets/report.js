@@ -161,7 +161,7 @@ function otherFigures() {
   details.addEventListener("toggle", () => {
     if (details.open)
       room.replaceChildren(
-        ...names.map((metric) => panelFigure({ metric, title: metric, note: "" }, GROUPS, VIEW)).filter(Boolean),
+        ...names.map((metric) => panelFigure({ metric, title: metric, note: "", unit: metric.split("/").pop() }, GROUPS, VIEW)).filter(Boolean),
       );
   });
   return details;
