@@ -117,9 +117,10 @@ def test_rows_that_read_no_ratio_need_no_old_log_probs(surrogate: str, ratio: st
     without = compute_loss(row, compute_credit(row, case.batch.with_(old_T=None, mu_T=None)), case.scores())
     assert torch.equal(without.total, with_old.total)
     assert without.table.totals()["loss/ratio_mean"] == 1.0
+    clipping = row.override({"surrogate": "ppo-clip", "ratio": "token"})
+    credited = compute_credit(clipping, case.batch.with_(old_T=None))
     with pytest.raises(ValueError, match="score the batch with the trainer first"):
-        clipping = row.override({"surrogate": "ppo-clip", "ratio": "token"})
-        compute_loss(clipping, compute_credit(clipping, case.batch.with_(old_T=None)), case.scores())
+        compute_loss(clipping, credited, case.scores())
 
 
 def test_the_value_loss_has_a_coefficient() -> None:
