@@ -48,6 +48,11 @@ def test_penalties_carry_their_coefficient() -> None:
     assert "minus      0.001 · KL_t(π ‖ π_ref)" in explain(preset("grpo"))
 
 
+def test_the_value_loss_carries_its_coefficient() -> None:
+    assert "(critic, per token, weighed by 0.5)" in explain(preset("ppo").override({"critic": {"coef": 0.5}}))
+    assert "(critic, per token)" in explain(preset("ppo"))
+
+
 def test_a_ratio_against_the_sampler_is_written_with_mu() -> None:
     assert "w_t = π(y_t) / μ(y_t)" in explain(preset("minirl"))
 

@@ -108,6 +108,34 @@ def test_presets_weigh_a_rewritten_trajectory_like_its_neighbour(name: str) -> N
     assert pushes[0] == pytest.approx(-pushes[1])
 
 
+@pytest.mark.parametrize("surrogate", ["reinforce", "nll"])
+@pytest.mark.parametrize("ratio", ["token", "turn", {"kind": "token", "against": "mu"}])
+def test_rows_that_read_no_ratio_need_no_old_log_probs(surrogate: str, ratio: str | dict[str, str]) -> None:
+    case = random_case(2)
+    row = preset("reinforce").override({"surrogate": surrogate, "ratio": ratio})
+    with_old = compute_loss(row, compute_credit(row, case.batch), case.scores())
+    without = compute_loss(row, compute_credit(row, case.batch.with_(old_T=None, mu_T=None)), case.scores())
+    assert torch.equal(without.total, with_old.total)
+    assert without.table.totals()["loss/ratio_mean"] == 1.0
+    clipping = row.override({"surrogate": "ppo-clip", "ratio": "token"})
+    credited = compute_credit(clipping, case.batch.with_(old_T=None))
+    with pytest.raises(ValueError, match="score the batch with the trainer first"):
+        compute_loss(clipping, credited, case.scores())
+
+
+def test_the_value_loss_has_a_coefficient() -> None:
+    case = random_case(2)
+    plain, half = (preset("ppo").override({"critic": {"coef": coef}}) for coef in (1.0, 0.5))
+    credited = compute_credit(plain, case.batch)
+    whole, halved = (compute_loss(row, credited, case.scores()) for row in (plain, half))
+    assert torch.equal(whole.total, compute_loss(preset("ppo"), credited, case.scores()).total)
+    assert whole.value is not None
+    assert halved.value == pytest.approx(float(whole.value) / 2)
+    assert float(halved.total) == pytest.approx(float(whole.policy + whole.value / 2))
+    with pytest.raises(ValueError, match=r"critic\.coef: .*greater than 0"):
+        preset("ppo").override({"critic": {"coef": 0.0}})
+
+
 def test_credit_is_refused_a_second_time() -> None:
     case = random_case(0)
     credited = compute_credit(preset("rloo"), case.batch)

@@ -120,7 +120,26 @@ def test_paired_difference_is_the_interval_of_scipys_paired_test():
 @pytest.mark.parametrize(("successes", "trials"), [(0, 5), (3, 5), (5, 5), (212, 256)])
 def test_wilson_interval_is_that_of_statsmodels(successes: int, trials: int):
     expected = proportion_confint(successes, trials, alpha=0.1, method="wilson")
-    assert wilson_interval(successes / trials, trials, confidence=0.9) == pytest.approx(expected, abs=1e-12)
+    by_count = wilson_interval(successes=successes, trials=trials, confidence=0.9)
+    by_rate = wilson_interval(rate=successes / trials, trials=trials, confidence=0.9)
+    assert by_count == by_rate == pytest.approx(expected, abs=1e-12)
+
+
+def test_wilson_interval_never_takes_a_count_for_a_rate():
+    one = wilson_interval(successes=1, trials=10)
+    assert one == pytest.approx(proportion_confint(1, 10, method="wilson"), abs=1e-9)
+    assert wilson_interval(rate=1.0, trials=10).high == 1.0
+    with pytest.raises(TypeError):
+        wilson_interval(1, 10)  # pyright: ignore[reportCallIssue]
+    for count in (1, np.int64(1), True, 7.0, math.nan):
+        with pytest.raises(ValueError, match="give a count as successes="):
+            wilson_interval(rate=count, trials=10)  # pyright: ignore[reportArgumentType]
+    for rate in (0.8, 11, -1, math.nan):
+        with pytest.raises(ValueError, match="give a share as rate="):
+            wilson_interval(successes=rate, trials=10)  # pyright: ignore[reportArgumentType]
+    for nothing in ({}, {"successes": 1, "rate": 0.1}):
+        with pytest.raises(ValueError, match=r"give successes= .* or rate="):
+            wilson_interval(trials=10, **nothing)
 
 
 def test_probability_of_improvement_is_mann_whitneys_u_over_the_pairs():

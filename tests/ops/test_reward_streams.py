@@ -1,5 +1,8 @@
 """Changes of the reward before credit, and the filters that act before any denominator."""
 
+import math
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 
@@ -8,7 +11,8 @@ from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known
 from turnwise.ops.filters import errored, zero_variance
 from turnwise.ops.filters import overlong as overlong_filter
 from turnwise.ops.rewards import overlong, token_kl
-from turnwise.types import StopReason
+from turnwise.train.readings import read_rollout
+from turnwise.types import Group, StopReason, Trajectory, Turn
 
 
 @pytest.mark.parametrize(("length", "penalty"), [(6, 0.0), (7, 0.25), (8, 0.5), (10, 1.0), (12, 1.0)])
@@ -55,3 +59,39 @@ def test_filters_leave_out_what_says_nothing():
     assert len(zero_variance(group).trajectories) == 3
     group.trajectories[0].turns[0].reward = 0.0
     assert zero_variance(group).trajectories == []
+
+
+def tries(*rewards: Sequence[float]) -> Group:
+    """One trajectory for each list of turn rewards."""
+    trajectories = [
+        Trajectory(
+            id=str(number),
+            turns=[Turn(sampled_ids=[1], logprobs=[-0.1], reward=reward) for reward in turns],
+            stop=StopReason.DONE,
+        )
+        for number, turns in enumerate(rewards)
+    ]
+    return Group(id="tries", trajectories=trajectories)
+
+
+@pytest.mark.parametrize(
+    "equal",
+    [
+        ([0.1, 0.2], [0.3]),  # 0.30000000000000004
+        ([0.1] * 10, [1.0]),
+        ([1e6, 0.1, -1e6], [0.1]),
+        ([1.0], [1.0 + 1e-9]),  # single precision, in which batches keep rewards, has no such number
+        ([1e-9], [1e-9]),
+        ([0.0], [0.0], [0.0]),
+    ],
+)
+def test_returns_that_only_rounding_tells_apart_are_equal(equal: tuple[list[float], ...]):
+    assert zero_variance(tries(*equal)).trajectories == []
+    assert read_rollout([tries(*equal)], version=0)["rollout/zero_variance"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "different", [([1.0], [0.999]), ([1e-9], [2e-9]), ([1.0], [1.0 + 1e-6]), ([0.0], [1e-12]), ([1.0], [math.nan])]
+)
+def test_returns_that_differ_by_more_than_rounding_are_kept(different: tuple[list[float], ...]):
+    assert len(zero_variance(tries(*different)).trajectories) == 2

@@ -51,7 +51,8 @@ def _objective(row: Algorithm) -> str:
     lines += [f"minus      {_penalty(part)}" for part in row.regularizers]
     if row.needs_critic:
         loss = equation("value_loss", row.critic.loss).replace("\n", "\n" + " " * len("minimise   "))
-        lines.append(f"minimise   {loss}     (critic, per {row.critic.level})")
+        weighed = "" if row.critic.coef == 1 else f", weighed by {row.critic.coef:g}"
+        lines.append(f"minimise   {loss}     (critic, per {row.critic.level}{weighed})")
     if row.scale.kind != "none":
         target = "the optimiser's step" if row.scale.options["apply"] == "step" else "the gradient"
         lines.append(f"then       {target} is multiplied by  {_scale_formula(row)}")

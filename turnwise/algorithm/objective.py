@@ -18,7 +18,7 @@ from turnwise.ops.credit import Credit
 from turnwise.ops.diagnostics import TurnTable, turn_table
 from turnwise.ops.normalizers import Reduce, alone
 from turnwise.ops.scales import StepScale
-from turnwise.ops.surrogates import Ratios, Terms
+from turnwise.ops.surrogates import WITHOUT_RATIO, Ratios, Terms
 from turnwise.ops.values import valued_tokens
 from turnwise.ops.weights import Counts, trajectory_tokens
 from turnwise.types import Group, Scores, TokenBatch
@@ -187,7 +187,7 @@ def _zero_elsewhere(batch: TokenBatch, stream: Tensor) -> Tensor:
 
 
 def _surrogate(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> tuple[Tensor, Terms]:
-    ratio_T: Tensor = _call("ratio", row.ratio, batch, logprob_T)
+    ratio_T = _ratio(row, batch, logprob_T)
 
     def against_old() -> Tensor:
         if row.ratio.options.get("against", "old") == "old":
@@ -197,6 +197,13 @@ def _surrogate(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> tuple[Te
 
     ratios = Ratios(weight_T=ratio_T, against_old=against_old)
     return ratio_T, _call("surrogate", row.surrogate, ratios, logprob_T, batch.advantage_T)
+
+
+def _ratio(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> Tensor:
+    base_T = batch.mu_T if row.ratio.options.get("against") == "mu" else batch.old_T
+    if base_T is None and row.surrogate.kind in WITHOUT_RATIO:
+        return torch.ones_like(logprob_T)  # such a row takes its data for the present policy's
+    return _call("ratio", row.ratio, batch, logprob_T)
 
 
 def _clip_bias(terms: Terms, weight_T: Tensor, logprob_T: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -212,7 +219,7 @@ def _masked_sum(weight_T: Tensor, penalty_T: Tensor) -> Tensor:
 
 
 def _value_loss(row: Algorithm, batch: TokenBatch, scores: Scores, valued_T: Tensor, counts: Counts) -> Tensor:
-    """Mean over tokens for a token critic, over turns (at their first token) for a turn critic."""
+    """The critic's mean loss over tokens or, at their first token, over turns; times its coefficient."""
     loss_T: Tensor = _call("value_loss", row.critic.loss, batch, scores)
     count = counts.turns if row.critic.level == "turn" else counts.tokens
-    return _masked_sum(valued_T.to(loss_T) / max(count, 1), loss_T)
+    return row.critic.coef * _masked_sum(valued_T.to(loss_T) / max(count, 1), loss_T)

@@ -26,6 +26,8 @@ class Critic(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     level: Literal["none", "token", "turn"] = "none"
     loss: Part = Part(kind="mse")
+    coef: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Weighs the value loss against the policy's. It matters where both move one trunk (`train.critic: shared`)."""
     warmup: int = Field(default=0, ge=0, strict=True)
     """Optimiser steps in which only the critic learns."""
 

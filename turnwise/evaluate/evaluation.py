@@ -66,7 +66,7 @@ def _outcomes(tasks: list[list[Trajectory]]) -> dict[str, float]:
     success = _task_means(tasks, lambda trajectory: trajectory.success)
     reward = _task_means(tasks, lambda trajectory: trajectory.reward)
     rate, episodes = float(success.mean()), sum(len(task) for task in tasks)
-    low, high = wilson_interval(rate, _effective_episodes(success, episodes))
+    low, high = wilson_interval(rate=rate, trials=_effective_episodes(success, episodes))
     metrics = {"eval/success": rate, "eval/success_low": low, "eval/success_high": high}
     metrics["eval/reward"] = float(reward.mean())
     if len(reward) > 1:

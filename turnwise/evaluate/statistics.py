@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import comb, copysign, inf, sqrt
+from numbers import Integral
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from turnwise.evaluate.student_t import student_t_quantile, student_t_tail
 
 
 class Interval(NamedTuple):
-    """A confidence interval: `low, high = wilson_interval(0.8, 100)`."""
+    """A confidence interval: `low, high = wilson_interval(successes=80, trials=100)`."""
 
     low: float
     high: float
@@ -83,14 +84,31 @@ def paired_difference(first: ArrayLike, second: ArrayLike, *, confidence: float 
     return mean_interval(one - other, confidence=confidence)
 
 
-def wilson_interval(rate: float, trials: float, *, confidence: float = 0.95) -> Interval:
-    """Wilson's score interval of a share; sound at 0 and at 1, where the plain one has no width."""
-    if not (trials > 0 and 0 <= rate <= 1):
-        raise ValueError(f"a rate in [0, 1] of at least one trial is needed, got {rate} of {trials}")
+def wilson_interval(
+    *, trials: float, successes: int | None = None, rate: float | None = None, confidence: float = 0.95
+) -> Interval:
+    """Wilson's score interval of a share; sound at 0 and at 1, where the plain one has no width.
+
+    `wilson_interval(successes=80, trials=100)`, or `rate=0.8` where trials are weighed and there is no count.
+    """
+    share = _share(successes, rate, trials)
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    centre = (rate + z**2 / (2 * trials)) / (1 + z**2 / trials)
-    half = z * sqrt(rate * (1 - rate) / trials + z**2 / (4 * trials**2)) / (1 + z**2 / trials)
+    centre = (share + z**2 / (2 * trials)) / (1 + z**2 / trials)
+    half = z * sqrt(share * (1 - share) / trials + z**2 / (4 * trials**2)) / (1 + z**2 / trials)
     return Interval(max(0.0, centre - half), min(1.0, centre + half))
+
+
+def _share(successes: int | None, rate: float | None, trials: float) -> float:
+    """A count or a rate, never one for the other: 1 of 10 is not all of them."""
+    if (successes is None) == (rate is None) or not trials > 0:
+        raise ValueError(f"give successes= (a count) or rate= (a share), of at least one trial; got {trials} trials")
+    if successes is not None:
+        if not 0 <= successes <= trials or successes != int(successes):
+            raise ValueError(f"successes={successes} is not a count among {trials} trials; give a share as rate=")
+        return successes / trials
+    if isinstance(rate, Integral) or rate is None or not 0 <= rate <= 1:
+        raise ValueError(f"rate={rate} is not a share such as 0.8 or 1.0; give a count as successes=")
+    return float(rate)
 
 
 def probability_of_improvement(first: ArrayLike, second: ArrayLike) -> np.ndarray:

@@ -128,5 +128,7 @@ SURROGATES = {
     "reinforce": reinforce,
     "nll": negative_log_likelihood,
 }
+WITHOUT_RATIO = frozenset({"reinforce", "nll"})
+"""Surrogates that read no ratio, and so need no log-probs to compare with."""
 CLIPPING = frozenset({"ppo-clip", "mask", "cispo"})
 """Surrogates that can clip, and so can have a clipping bias."""

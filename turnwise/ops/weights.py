@@ -144,9 +144,9 @@ def _mean_of_means(batch: TokenBatch, segment_T: Tensor, count: int, denominator
 WEIGHTS = {
     "token-mean": token_mean,
     "turn-mean": turn_mean,
-    "sequence-mean": sequence_mean,
-    "sequence-sum": sequence_sum,
     "trajectory-mean": trajectory_mean,
     "trajectory-sum": trajectory_sum,
+    "sequence-mean": sequence_mean,
+    "sequence-sum": sequence_sum,
     "constant": constant,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from turnwise.ops.filters import equal_returns
 from turnwise.types import CUTS, Group, Trajectory
 
 _GRAM = 4
@@ -20,9 +21,7 @@ def read_rollout(groups: Sequence[Group], *, version: int) -> dict[str, float]:
     metrics = {"rollout/episodes": float(len(played)), "rollout/faults": 1 - len(sound) / max(len(played), 1)}
     compared = [group.trajectories for group in groups if len(group.trajectories) > 1]
     if compared:
-        metrics["rollout/zero_variance"] = sum(len({t.reward for t in tries}) == 1 for tries in compared) / len(
-            compared
-        )
+        metrics["rollout/zero_variance"] = sum(map(equal_returns, compared)) / len(compared)
     return metrics | (_outcomes(sound) | _conduct(sound, version) if sound else {})
 
 
