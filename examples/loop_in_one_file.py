@@ -4,7 +4,7 @@
     python examples/loop_in_one_file.py --algorithm so-grpo   # any preset, or a YAML row
 
 Each step: play episodes (engine and environments, no barrier) → leave out what says nothing → pack → score → credit →
-minibatches → loss → clip-bias scale → step → publish. What a trainer adds is safety: checkpoints, guard, resume.
+minibatches → loss → step scale → step → publish. What a trainer adds is safety: checkpoints, guard, resume.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from turnwise.engine.contract import SamplingParams
 from turnwise.engine.serving import EngineServer
 from turnwise.engine.torch_engine import TorchEngine
 from turnwise.ops.weights import Counts
-from turnwise.policy.critics import Critic
+from turnwise.policy.critics import Bins, Critic
 from turnwise.policy.rendering import Renderer
-from turnwise.policy.text import TextPolicy
+from turnwise.policy.text import Reference, TextPolicy
 from turnwise.rollout.episode import EpisodeSpec, Limits, tries
 from turnwise.rollout.packing import pack
 from turnwise.rollout.policy_agent import PolicyAgent
@@ -44,12 +44,10 @@ options = parser.parse_args()
 row = find_algorithm(options.algorithm)
 for warning in resolve(row):
     print("note:", warning)
-torch.manual_seed(options.seed)
 policy = TextPolicy.load("nano")
 engine = EngineServer(TorchEngine(policy.model, tokenizer=policy.tokenizer, memory_bytes=2**29, seed=options.seed))
-critic = Critic.separate(policy.model) if row.needs_critic else None
-if row.needs_reference:
-    parser.error(f"this small loop keeps no reference model; choose a row without KL, not {row.name}")
+critic = Critic.separate(policy.model, bins=Bins.of(row)) if row.needs_critic else None
+reference = Reference.copy_of(policy) if row.needs_reference else None
 actor = list(policy.trainable().values())
 optimizers = [torch.optim.AdamW(actor, lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=0)]
 if critic is not None:
@@ -105,7 +103,7 @@ def update(batch: TokenBatch) -> dict[str, float]:
     """One optimiser step; returns the diagnostics of the loss."""
     scores = policy.score(batch, entropy=True, collision=row.needs_collision, critic=critic)
     loss = compute_loss(row, batch, scores, counts=Counts.of(batch))
-    factor = clip_bias_factor(loss, scores)
+    factor = step_factor(loss, scores)
     for each in optimizers:
         each.zero_grad()
     loss.total.backward()
@@ -117,7 +115,7 @@ def update(batch: TokenBatch) -> dict[str, float]:
     return {**loss.table.totals(), "scale": factor}
 
 
-def clip_bias_factor(loss: Loss, scores: Scores) -> float:
+def step_factor(loss: Loss, scores: Scores) -> float:
     """How much of this step is taken."""
     if scale is None:
         return 1.0
@@ -127,19 +125,30 @@ def clip_bias_factor(loss: Loss, scores: Scores) -> float:
         logprob_T=scores.logprob_T,
         collision_T=scores.collision_T,
         parameters=actor,
+        table=loss.table,
     )
     return scale.finish().value
 
 
+@torch.no_grad()
+def score(batch: TokenBatch) -> TokenBatch:
+    """What the row needs to know before the first update."""
+    batch = batch.with_(old_T=policy.score(batch).logprob_T)
+    if reference is not None:
+        batch = batch.with_(ref_T=reference.score(batch).logprob_T)
+    return batch if critic is None else critic.assess(batch, policy)
+
+
 def train_step(step: int) -> None:
     """Play, learn, publish."""
-    started, tries_each = time.perf_counter(), 8 if row.needs_groups else 1
-    tasks = options.episodes // tries_each
+    started, tries_each = time.perf_counter(), row.sampling.options.get("size", 1)
+    tasks = max(options.episodes // tries_each, 1)
     groups = play("train", range(step * tasks, (step + 1) * tasks), size=tries_each)
-    batch = pack(apply_filters(row, groups))
-    with torch.no_grad():
-        batch = batch.with_(old_T=policy.score(batch).logprob_T)
-    batch = compute_credit(row, batch if critic is None else critic.assess(batch, policy))
+    kept = apply_filters(row, groups)
+    if not kept:
+        print(f"step {step + 1:3d}  success {success(groups):.3f}  the filters left nothing to learn from", flush=True)
+        return
+    batch = compute_credit(row, score(pack(kept)))
     with engine.paused():
         metrics = [update(part) for part in minibatches(batch, random.Random(f"{options.seed}:{step}"))][-1]
     engine.publish(step + 1)

@@ -9,6 +9,7 @@ import pytest
 
 from turnwise.ops.diagnostics import TURN_METRICS
 from turnwise.train.metrics import METRICS
+from turnwise.train.recipes import DEFAULT_ALGORITHM
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,11 +29,19 @@ def test_the_python_examples_run(page: str) -> None:
         exec(compile(block, page, "exec"), {"__name__": "example"})
 
 
-def test_the_loop_in_one_file_runs_and_stays_small() -> None:
-    file = ROOT / "examples/loop_in_one_file.py"
-    assert len(file.read_text().splitlines()) < 250
-    command = [sys.executable, str(file), "--steps", "2", "--episodes", "32", "--held-out", "16"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+LOOP = ROOT / "examples/loop_in_one_file.py"
+
+
+def test_the_loop_in_one_file_stays_small() -> None:
+    assert len(LOOP.read_text().splitlines()) < 250
+
+
+@pytest.mark.parametrize("algorithm", ["st-ppo", DEFAULT_ALGORITHM, "so-grpo", "dapo"])
+def test_the_loop_in_one_file_runs_with_critics_references_groups_and_filters(algorithm: str) -> None:
+    pytest.importorskip("tantivy", reason="needs turnwise[search]")
+    sizes = ("--steps", "2", "--episodes", "32", "--held-out", "8")
+    command = [sys.executable, str(LOOP), "--algorithm", algorithm, *sizes]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\nstep ") == 2
     assert "after:  held-out success" in done.stdout
