@@ -129,7 +129,8 @@ def test_rewind_removes_the_held_out_episodes_of_later_steps(tmp_path: Path):
     run = RunFolder.create(tmp_path / "geo", CONFIG, META)
     for step in (0, 2, 4):
         write_groups(run.evaluation_file(step), [])
-    run.rewind(run.sizes(), step=2)
+    save(run, 2)
+    run.rewind(2)
     assert run.evaluation_steps() == [0, 2]
 
 

@@ -10,6 +10,7 @@ from turnwise.cli.common import parse_settings
 from turnwise.envs import Env
 from turnwise.evaluate.evaluation import play_specs
 from turnwise.runs import RunFolder
+from turnwise.runs.disk import write_whole
 from turnwise.train.config import Recipe
 from turnwise.train.recipes import differences, dump_recipe, load_recipe
 from turnwise.train.source import step_specs
@@ -186,7 +187,7 @@ def test_differences_name_the_keys_that_changed() -> None:
 def make_run(folder: Path, *, model: str, steps: list[int]) -> Path:
     run = RunFolder.create(folder, {"model": {"name": model}}, {})
     for step in steps:
-        run.checkpoints.write(step, lambda path: None)
+        run.checkpoints.write(step, lambda draft: write_whole(draft / "model.safetensors", b"weights"))
     return folder
 
 

@@ -23,6 +23,7 @@ def message(overrides: dict[str, Any], source: Path | None = None) -> str:
             "unknown key rollout.episods; did you mean rollout.episodes? The keys of rollout",
         ),
         ({"model": {"lora": {"rnk": 8}}}, "unknown key model.lora.rnk; did you mean model.lora.rank?"),
+        ({"steps": 8}, "unknown key steps; did you mean train.steps? The keys are name, seed,"),
         ({"sft": {"epoch": 1}}, "unknown key sft.epoch; did you mean sft.epochs?"),
         ({"algorithm": {"epoch": 4}}, "unknown key algorithm.epoch; did you mean algorithm.epochs?"),
         (

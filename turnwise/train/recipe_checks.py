@@ -95,9 +95,16 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
 
 def _unknown_key(key: str, keys: list[str], place: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(key, keys, n=1)
-    hint = f"did you mean {'.'.join((*place, close[0]))}? " if close else ""
+    nearest = ".".join((*place, close[0])) if close else _in_a_section(key)
+    hint = f"did you mean {nearest}? " if nearest else ""
     where = f"The keys of {'.'.join(place)}" if place else "The keys"
     return f"unknown key {'.'.join((*place, key))}; {hint}{where} are {', '.join(keys)}."
+
+
+def _in_a_section(key: str) -> str:
+    """The key with its section in front, where one has it: `steps` was meant for `train.steps`."""
+    sections = {name: section_of(field.annotation) for name, field in Recipe.model_fields.items()}
+    return next((f"{name}.{key}" for name, section in sections.items() if section and key in section.model_fields), "")
 
 
 def _readable(item: Any, layers: list[Layer]) -> str:
