@@ -136,7 +136,7 @@ class Evaluate(Settings):
     every: int = Field(default=0, ge=0)
     """Steps between evaluations; 0: only before the first step and after the last."""
     episodes: int = Field(default=256, ge=0)
-    """Held-out tasks; 0 switches evaluation off."""
+    """Held-out tasks, or all where the environment has fewer; 0 switches evaluation off."""
     tries: int = Field(default=1, ge=1)
     """Tries at each task: pass@k for k up to this."""
     temperature: float = Field(default=1.0, ge=0)

@@ -50,6 +50,7 @@ METRICS = {
     "time/tokens_per_second": "tokens trained and sampled, per second of the step",
     "time/evaluate": "seconds of an evaluation",
     "eval/episodes": "held-out episodes played",
+    "eval/tasks": "different held-out tasks, where the environment has a limited number of them",
     "eval/faults": "share of them that failed, by errors and time-outs",
     "eval/success": "share of the sound ones that reached their goal",
     "eval/success_low": "lower end of its 95% interval, over tasks",
