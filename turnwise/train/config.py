@@ -149,6 +149,8 @@ class GuardChoice(Settings):
     mode: Mode = "warn"
     signals: dict[str, Mode] = {"non-finite": "act"}
     """Modes of single signals; those not named follow `mode`."""
+    bounds: dict[str, float | None] = {}
+    """Other absolute bounds than the usual ones, by metric; null: none."""
     patience: int = Field(default=3, ge=1)
     """Healthy steps after which a checkpoint counts as good."""
     shrink: float = Field(default=0.2, gt=0, lt=1)

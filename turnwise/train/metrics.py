@@ -12,6 +12,7 @@ Row = Mapping[str, float | None]
 
 METRICS = {
     "rollout/episodes": "episodes played in this step",
+    "rollout/tasks": "tasks that they were tries at",
     "rollout/faults": "share of them that failed, by errors and time-outs; they enter no batch",
     "rollout/success": "share of the sound episodes that reached their goal",
     "rollout/reward": "mean reward of an episode",
