@@ -60,7 +60,7 @@ class EnvChoice(Settings):
     """Arguments that evaluation changes, so that it plays tasks which are in no training step. An environment without
     an argument `split` has none to hold out: then seeds are, which training never uses."""
     check: bool = True
-    """Have the env doctor look at it before the first step."""
+    """Have the env doctor look at it before the first step, for some seconds; what was fit is remembered."""
 
     @model_validator(mode="before")
     @classmethod
