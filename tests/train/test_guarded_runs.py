@@ -17,8 +17,8 @@ from turnwise.types import TokenBatch
 STEPS, WRONG = 30, 20
 """How long a run is, and the first step in which something is wrong. By then the agent succeeds nearly always."""
 SEEN_WITHIN = 3
-SIGNALS = {"gradient of NaN": "non-finite", "hundredfold rate": "reward-shift", "flipped reward": "reward-shift"}
-"""Among the first to speak up: success that is gone a step after the hundredfold rate was taken is a shift too."""
+SIGNALS = {"gradient of NaN": "non-finite", "hundredfold rate": "kl", "flipped reward": "reward-shift"}
+"""Among the first to speak up. The second update of a step shows what the first did at a hundredfold rate."""
 Injection = Callable[[pytest.MonkeyPatch], dict[str, Any]]
 """Makes a run go wrong; returns what the recipe says about it."""
 
