@@ -44,6 +44,14 @@ class Sound(Env):
         return rf"\boxed{{{self.target}}}"
 
 
+class Slow(Sound):
+    """Sound, but a step waits as if for a web page."""
+
+    def step(self, action):
+        time.sleep(0.05)
+        return super().step(action)
+
+
 class GlobalRandom(Sound):
     """Draws from the global generator."""
 

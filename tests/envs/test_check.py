@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.envs.broken import BROKEN, DoneAndCut, HangingStep, Sound, SoundGame
+from tests.envs.broken import BROKEN, DoneAndCut, GlobalRandom, HangingStep, Slow, Sound, SoundGame
 from turnwise.envs import specs
 from turnwise.envs.check import CHECKS, check_env
 from turnwise.envs.wrappers import TurnLimit
@@ -97,6 +97,21 @@ def test_the_doctor_leaves_the_global_generators_alone():
     expected = random.Random(3).random()
     check_env(next(iter(BROKEN)), seeds=2)
     assert random.random() == expected
+
+
+def test_a_slow_environment_is_played_less_and_the_report_says_so():
+    heard: list[str] = []
+    report = check_env(Slow, seeds=2, seconds=1.0, progress=heard.append)
+    assert report.ok
+    assert heard == list(CHECKS)
+    assert [finding.check for finding in report.findings] == [*CHECKS, "time"]
+    assert report.findings[-1].verdict == "note"
+    assert report.findings[-1].text.startswith("cut short after 1 s")
+    assert sum(finding.text.startswith("not finished") for finding in report.findings) < len(CHECKS)
+
+
+def test_a_defect_is_found_in_little_time():
+    assert "determinism" in defects(check_env(GlobalRandom, seeds=2, seconds=60.0))
 
 
 def test_arguments_that_the_environment_refuses_are_the_callers_mistake():

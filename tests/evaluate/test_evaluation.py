@@ -1,3 +1,8 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,13 +12,14 @@ from statsmodels.stats.proportion import proportion_confint
 
 from tests.evaluate.episodes import episode, tasks
 from turnwise.algorithm import preset
-from turnwise.evaluate.evaluation import evaluate, play_specs, summarize
+from turnwise.envs import make
+from turnwise.evaluate.evaluation import evaluate, fewer_tasks, play_specs, summarize
 from turnwise.evaluate.statistics import wilson_interval
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.train.config import Recipe
 from turnwise.types import Group, StopReason
 
-RECIPE = {"algorithm": preset("ppo"), "env": {"id": "game/guess-number", "kwargs": {"high": 10, "split": "train"}}}
+RECIPE = {"algorithm": preset("ppo"), "env": {"id": "game/guess-number-easy", "kwargs": {"high": 10, "split": "train"}}}
 
 
 def test_one_try_at_each_task_gets_the_usual_wilson_interval():
@@ -107,6 +113,49 @@ def test_specs_are_held_out_tasks_that_never_change():
     assert all(spec.kwargs == {"high": 10, "split": "validation"} for spec in specs)
     assert len({spec.id for spec in specs}) == 6
     assert len({spec.group_id for spec in specs}) == 3
+
+
+def _questions(path: Path, count: int) -> dict[str, Any]:
+    rows = [{"question": f"what is {number} ?", "answer": str(number)} for number in range(count)]
+    path.write_text("\n".join(json.dumps(row) for row in [*rows, *rows[:1]]))  # the first stands there twice
+    corpus = path.with_name("corpus.jsonl")
+    corpus.write_text('{"title": "numbers", "text": "0 1 2"}')
+    return {"id": "search/qa", "kwargs": {"questions": str(path), "corpus": str(corpus), "divide": False}}
+
+
+def test_each_question_of_a_small_file_is_one_held_out_task(tmp_path: Path):
+    env = _questions(tmp_path / "three.jsonl", 3)
+    recipe = Recipe.model_validate({**RECIPE, "env": env, "eval": {"episodes": 200, "tries": 2}})
+    specs = play_specs(recipe)
+    assert specs == play_specs(recipe)
+    assert sorted(spec.task["question"] for spec in specs) == [f"what is {n} ?" for n in (0, 0, 1, 1, 2, 2)]
+    assert len({spec.group_id for spec in specs}) == 3
+    assert fewer_tasks(recipe, specs).startswith("search/qa has 3 different held-out tasks, fewer than eval.episodes=")
+
+
+def test_a_large_file_of_questions_is_sampled_without_replacement(tmp_path: Path):
+    recipe = Recipe.model_validate({**RECIPE, "env": _questions(tmp_path / "q.jsonl", 50), "eval": {"episodes": 20}})
+    specs = play_specs(recipe)
+    assert len({spec.task["question"] for spec in specs}) == 20
+    assert fewer_tasks(recipe, specs) == ""
+
+
+def test_the_interval_of_few_questions_is_that_of_few_tasks():
+    tries = [replace(episode(float(item > 0)), task={"question": item}) for item in range(3) for _ in range(64)]
+    groups = [Group(id=str(item), trajectories=tries[64 * item : 64 * item + 64]) for item in range(3)]
+    metrics = summarize(groups, tries=64)
+    assert metrics["eval/tasks"] == 3
+    low, high = wilson_interval(2 / 3, 3)
+    assert (metrics["eval/success_low"], metrics["eval/success_high"]) == pytest.approx((low, high))
+    assert "eval/tasks" not in summarize(tasks([1.0]))  # where seeds deal tasks without end, their number says nothing
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_word_problems_of_a_file_are_listed_through_wrappers_too(wrapped: bool, tmp_path: Path):
+    rows = [{"question": f"1 + {number} ?", "answer": f"#### {number + 1}"} for number in range(4)]
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, [*rows, *rows])))
+    listed = make("math/gsm8k", questions=str(tmp_path / "{split}.jsonl"), python=wrapped).list_tasks()
+    assert listed == [{"question": f"1 + {number} ?", "answer": str(number + 1)} for number in range(4)]
 
 
 class _Scripted:

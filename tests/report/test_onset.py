@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.train.guard_curves import AT_ONCE
 from turnwise.report import find_onset
 from turnwise.report.onset import SIGNALS
 
@@ -117,3 +118,12 @@ def test_noise_alone_moves_no_signal(seed: int) -> None:
     onset = find_onset(rows(rollout__success=dying, **noise), [])
     assert onset is not None
     assert onset.signal == "rollout/success"
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+@pytest.mark.parametrize("steps", [2, 3, 4])
+def test_a_run_that_died_at_once_has_its_onset_within_two_steps(name: str, steps: int) -> None:
+    onset = find_onset(AT_ONCE[name][:steps], [])
+    assert onset is not None
+    assert onset.step <= 2
+    assert onset.source == "change"

@@ -38,6 +38,7 @@ def healthy_run(seed: int, *, steps: int = 30) -> Rows:
             {
                 "step": step,
                 "rollout/episodes": episodes,
+                "rollout/tasks": episodes // group,
                 "rollout/success": share,
                 "rollout/reward": {"one": share, "sign": 2 * share - 1, "shaped": share - 0.05 * turns}[unit],
                 "rollout/turns": max(turns, 1),
@@ -104,3 +105,52 @@ def growing(name: str, *, factor: float) -> Break:
 def shrinking_to(name: str, share: float) -> Break:
     """A failure that leaves a share of what the metric was."""
     return lambda row, late: row | {name: row[name] * share}
+
+
+def _measured(first: Row, *later: Row) -> Rows:
+    """Rows of a real run of 128 episodes in groups of eight; what a later row does not say is as in the row before."""
+    rows: Rows = [{"step": 1, "rollout/episodes": 128, "rollout/tasks": 16, **first}]
+    for row in later:
+        rows.append({**rows[-1], "step": rows[-1]["step"] + 1, **row})
+    return rows
+
+
+_START = {
+    "rollout/success": 0.406, "rollout/reward": 0.398, "rollout/valid": 0.976, "rollout/cut": 0.0,
+    "rollout/turns": 3.25, "rollout/tokens": 19.5, "rollout/zero_variance": 0.0, "rollout/repetition": 0.0,
+}  # fmt: skip
+_DEAD = {
+    "rollout/success": 0.0, "rollout/reward": 0.0, "rollout/valid": 0.0, "rollout/cut": 1.0, "rollout/turns": 1.0,
+    "rollout/tokens": 16.0, "rollout/zero_variance": 1.0, "rollout/repetition": 0.923, "loss/entropy": 0.0,
+    "loss/ratio_max": 1.0, "loss/ratio_ess": 1.0, "loss/clip_fraction": 0.0, "loss/sampler_kl": 0.0,
+    "loss/reference_kl": 1.77, "train/gradient_norm": 0.0,
+}  # fmt: skip
+AT_ONCE: dict[str, Rows] = {
+    "rate of 10": _measured(
+        {
+            **_START, "loss/entropy": 0.102, "loss/ratio_max": 20.8, "loss/clip_fraction": 0.533,
+            "loss/sampler_kl": 13.9, "loss/reference_kl": 3.54e8, "train/gradient_norm": 0.134,
+        },
+        _DEAD, {}, {},
+    ),
+    "rate of 0.02": _measured(
+        {
+            **_START, "loss/entropy": 1.24, "loss/ratio_max": 20.7, "loss/clip_fraction": 0.517,
+            "loss/sampler_kl": 9.52, "loss/reference_kl": 6.9e7, "train/gradient_norm": 6.62e5,
+        },
+        {
+            **_DEAD, "rollout/repetition": 0.511, "loss/entropy": 0.688, "loss/ratio_max": 70.4,
+            "loss/sampler_kl": 5.05, "loss/reference_kl": 6.2e7, "train/gradient_norm": 9.76e4,
+        },
+        {"rollout/repetition": 0.314, "loss/sampler_kl": 1.55, "loss/reference_kl": 1980.0},
+    ),
+    # With one update a step the learner sees nothing of what it did until the next episodes.
+    "one update": _measured(
+        {
+            **_START, "loss/entropy": 0.38, "loss/ratio_max": 1.0, "loss/ratio_ess": 1.0, "loss/clip_fraction": 0.0,
+            "loss/sampler_kl": 0.0, "loss/reference_kl": 0.0, "train/gradient_norm": 0.6,
+        },
+        _DEAD, {}, {},
+    ),
+}  # fmt: skip
+"""Runs that are dead after their first step, as measured with rates far too large."""

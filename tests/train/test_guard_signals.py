@@ -7,6 +7,7 @@ import math
 import pytest
 
 from tests.train.guard_curves import (
+    AT_ONCE,
     Break,
     Row,
     broken_run,
@@ -118,6 +119,43 @@ def test_a_run_that_dies_in_its_first_steps_is_seen() -> None:
         {"step": step, "rollout/episodes": 64, "rollout/success": success} for step, success in enumerate(successes, 1)
     ]
     assert first_seen(rows, "reward-shift") == 5
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_a_run_that_dies_in_its_first_step_is_seen_by_the_second(name: str) -> None:
+    step = first_seen(AT_ONCE[name])
+    assert step is not None
+    assert step <= 2
+
+
+@pytest.mark.parametrize(
+    "missing", [("loss/",), ("loss/", "rollout/success"), ("loss/", "rollout/success", "rollout/valid")]
+)
+def test_one_metric_that_is_lost_at_once_is_enough(missing: tuple[str, ...]) -> None:
+    rows = [
+        {name: value for name, value in row.items() if not name.startswith(missing)} for row in AT_ONCE["one update"]
+    ]
+    assert first_seen(rows) == 2
+
+
+def test_a_guard_that_acts_restores_a_run_that_died_at_once() -> None:
+    guard = Guard(GuardChoice(mode="act", signals={}))
+    verdict = guard.judge(1, AT_ONCE["rate of 0.02"][0])
+    assert verdict.action == "restore"
+    assert verdict.learning_rate_factor == pytest.approx(0.2)
+    assert not guard.healthy_since(1)
+
+
+def test_a_recipe_sets_bounds_of_its_own_and_switches_them_off() -> None:
+    row = AT_ONCE["rate of 10"][0]
+    for bounds in (
+        {"loss/sampler_kl": 20.0, "loss/reference_kl": None},
+        {"loss/sampler_kl": None, "loss/reference_kl": 1e9},
+    ):
+        assert not Guard(GuardChoice(mode="warn", signals={}, bounds=bounds)).judge(1, row).incidents
+    assert not Guard(GuardChoice(mode="warn", signals={"kl": "off"})).judge(1, row).incidents
+    with pytest.raises(ValueError, match="no bound on 'loss/sampler'; did you mean loss/sampler_kl"):
+        Guard(GuardChoice(bounds={"loss/sampler": 1.0}))
 
 
 def test_a_task_learned_within_ten_steps_is_no_incident() -> None:

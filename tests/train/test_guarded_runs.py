@@ -17,8 +17,8 @@ from turnwise.types import TokenBatch
 STEPS, WRONG = 30, 20
 """How long a run is, and the first step in which something is wrong. By then the agent succeeds nearly always."""
 SEEN_WITHIN = 3
-SIGNALS = {"gradient of NaN": "non-finite", "hundredfold rate": "reward-shift", "flipped reward": "reward-shift"}
-"""Among the first to speak up: success that is gone a step after the hundredfold rate was taken is a shift too."""
+SIGNALS = {"gradient of NaN": "non-finite", "hundredfold rate": "kl", "flipped reward": "reward-shift"}
+"""Among the first to speak up. The second update of a step shows what the first did at a hundredfold rate."""
 Injection = Callable[[pytest.MonkeyPatch], dict[str, Any]]
 """Makes a run go wrong; returns what the recipe says about it."""
 
@@ -114,3 +114,14 @@ def test_without_a_guard_a_gradient_of_nan_ends_the_run(tmp_path: Path, monkeypa
     with pytest.raises(ValueError, match="nan"):
         run(tmp_path / "run", recipe(guard="off", **gradient_of_nan(monkeypatch)))
     assert WRONG <= rows(tmp_path / "run")[-1]["step"] < STEPS
+
+
+def test_a_rate_that_kills_at_once_is_seen_by_the_second_step_and_the_run_is_saved(tmp_path: Path) -> None:
+    changes = {"train": {"steps": 16, "learning_rate": 0.5}, "guard": {"mode": "act", "shrink": 0.01}}
+    run(tmp_path / "run", recipe(**changes))
+    incidents = [event for event in rows(tmp_path / "run", "events") if event["kind"] == "guard"]
+    assert incidents[0]["step"] <= 2
+    assert incidents[0]["signal"] == "kl"
+    assert incidents[0]["action"] == "restore"
+    before, after = (row["eval/success"] for row in rows(tmp_path / "run", "evals"))
+    assert after > before + 0.3

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from turnwise.algorithm import PRESETS
+from turnwise.evaluate.bounds import find_crossings
 from turnwise.evaluate.evaluation import evaluate
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.train.config import Recipe
 from turnwise.train.learner import Learner
 from turnwise.train.player import Player
+from turnwise.train.readings import read_rollout
 from turnwise.train.recipes import load_recipe
 from turnwise.train.source import Played
 
@@ -80,10 +82,14 @@ def test_the_preset_learns(name: str, success_before: float) -> None:
     recipe = recipe_of(name)
     with playing(recipe) as (policy, player):
         learner, source = Learner(policy, recipe.algorithm, recipe.train, seed=recipe.seed), Played(player, recipe)
+        rows: list[dict[str, float]] = []
         for step in range(1, recipe.train.steps + 1):
-            batch = learner.prepare(source.groups(step))
+            groups = source.groups(step)
+            batch = learner.prepare(groups)
             assert batch is not None
-            learner.learn(batch, step)
+            row = {"step": step, **read_rollout(groups, version=step - 1), **learner.learn(batch, step).metrics}
+            assert find_crossings(rows, row) == []  # a run that learns is beyond no bound
+            rows.append(row)
             source.publish(step)
         success = evaluate(player, recipe)["eval/success"]
     assert success_before < START

@@ -43,6 +43,7 @@ GROUPS = [
 def test_rates_are_those_of_sound_episodes_and_faults_the_share_of_the_others() -> None:
     metrics = read_rollout(GROUPS, version=5)
     assert metrics["rollout/episodes"] == 6
+    assert metrics["rollout/tasks"] == 3
     assert metrics["rollout/faults"] == pytest.approx(2 / 6)
     assert metrics["rollout/success"] == pytest.approx(1 / 4)
     assert metrics["rollout/reward"] == pytest.approx(1.5 / 4)
@@ -80,7 +81,11 @@ def test_groups_of_equal_rewards_are_counted_among_groups_of_several() -> None:
 
 def test_a_step_without_one_sound_episode_has_faults_and_no_rates() -> None:
     lost = Group(id="i", trajectories=[trajectory("i/0", turn([1]), stop=StopReason.ENV_ERROR)])
-    assert read_rollout([lost], version=3) == {"rollout/episodes": 1.0, "rollout/faults": 1.0}
+    assert read_rollout([lost], version=3) == {
+        "rollout/episodes": 1.0,
+        "rollout/tasks": 1.0,
+        "rollout/faults": 1.0,
+    }
 
 
 def test_errors_are_told_by_whoever_made_them() -> None:

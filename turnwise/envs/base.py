@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 Info = dict[str, Any]
@@ -99,6 +99,13 @@ class Env:
     def has_oracle(self) -> bool:
         """Whether `oracle()` exists for this environment."""
         return type(self).oracle is not Env.oracle
+
+    def list_tasks(self) -> Sequence[Any] | None:
+        """Every different task of this split as `reset(task=…)` takes it; None where seeds deal tasks without end.
+
+        Evaluation plays each of a limited number once, instead of drawing some of them again and again.
+        """
+        return None
 
     def get_state(self) -> Mapping[str, Any]:
         """A snapshot from which `set_state` continues exactly, generator included."""

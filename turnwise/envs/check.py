@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 from turnwise.envs import check_measures, check_probes, check_seats
 from turnwise.envs.base import Env
-from turnwise.envs.check_play import Outcome, Patient, Verdict
+from turnwise.envs.check_play import Outcome, OutOfTimeError, Patient, Verdict
 from turnwise.envs.faults import EpisodeError
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Workers
@@ -65,32 +66,61 @@ def check_env(
     seeds: int = 5,
     turns: int = 30,
     deadline: float = 10.0,
+    seconds: float | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Report:
-    """Examine an environment on `seeds` seeds; no reset or step may take longer than `deadline` seconds."""
+    """Examine an environment on `seeds` seeds; no reset or step may take longer than `deadline` seconds.
+
+    With `seconds` the examination itself is limited: a slow environment is played less, and a note says so. `progress`
+    hears the name of each check before it starts.
+    """
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1, got {seeds}")
     source = EnvSource(env=env, kwargs=kwargs or {})
     _ = source.spec  # an unknown id raises before anything is played
     with check_probes.keep_global_generators():
-        return finish(_examine(source, seeds, turns, deadline))
+        return finish(_examine(source, seeds, turns, deadline, seconds, progress))
 
 
-async def _examine(source: EnvSource, seeds: int, turns: int, deadline: float) -> Report:
+async def _examine(
+    source: EnvSource,
+    seeds: int,
+    turns: int,
+    deadline: float,
+    seconds: float | None,
+    progress: Callable[[str], None] | None,
+) -> Report:
     # Always in a thread, whatever the environment asks for: a hang must not take the doctor down, and changes to the
     # global generators of this process must be visible.
     workers = Workers(execution="thread")
     patient = Patient(source=source, workers=workers, seeds=seeds, turns=turns, deadline=deadline)
+    if seconds is not None:
+        patient.ends = time.perf_counter() + seconds
     await _build_once(patient)
     findings: list[Finding] = []
     for name, check in CHECKS.items():
+        if progress is not None:
+            progress(name)
+        patient.grant_time()
         try:
             verdict, text = await check(patient)
+        except OutOfTimeError:
+            verdict, text = "note", "not finished in the time that there was; nothing wrong so far"
         except EpisodeError as error:
             verdict, text = "defect", f"hangs: {error}" if error.timed_out else str(error)
         findings.append(Finding(check=name, verdict=verdict, text=text))
         if name == "returns" and verdict == "defect":
             break  # nothing else can be learnt from an environment that cannot be played
+    if patient.hurried:
+        findings.append(Finding(check="time", verdict="note", text=_hurry(patient, seconds, findings)))
     return Report(env=source.name, findings=findings)
+
+
+def _hurry(patient: Patient, seconds: float | None, findings: list[Finding]) -> str:
+    unfinished = [each.check for each in findings if each.text.startswith("not finished")]
+    left = f"; not finished: {', '.join(unfinished)}" if unfinished else ""
+    pace = f", because a step takes {patient.seconds / patient.calls:.2g} s" if patient.calls else ""
+    return f"cut short after {seconds:g} s{pace}: fewer seeds and turns were played{left}"
 
 
 async def _build_once(patient: Patient) -> None:

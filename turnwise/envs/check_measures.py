@@ -27,8 +27,9 @@ async def endings(patient: Patient) -> Outcome:
 async def reward_range(patient: Patient) -> Outcome:
     """No reward of any seat seen so far lies outside the declared range."""
     low, high = await patient.ask(attrgetter("reward_range"))
-    moments = [moment for transcript in patient.seen for moment in transcript.moments]
-    rewards = [reward for moment in moments for reward in (moment.reward, *moment.info.get("rewards", {}).values())]
+    rewards = [
+        reward for moment in patient.moments for reward in (moment.reward, *moment.info.get("rewards", {}).values())
+    ]
     if min(rewards) < low - 1e-9 or max(rewards) > high + 1e-9:
         seen = f"[{min(rewards):g}, {max(rewards):g}]"
         return "defect", f"rewards in {seen}, but reward_range is [{low:g}, {high:g}]"
@@ -44,7 +45,7 @@ async def group_variance(patient: Patient) -> Outcome:
 
 async def latency(patient: Patient) -> Outcome:
     """How long steps take, and whether that suits where they run."""
-    seconds = sorted(moment.seconds for transcript in patient.seen for moment in transcript.moments)
+    seconds = sorted(moment.seconds for moment in patient.moments)
     middle, slow = statistics.median(seconds), seconds[int(0.95 * (len(seconds) - 1))]
     text = f"a step takes {1000 * middle:.2f} ms (median), {1000 * slow:.2f} ms (95%)"
     place = await patient.ask(attrgetter("execution"))
@@ -55,10 +56,8 @@ async def latency(patient: Patient) -> Outcome:
 
 async def growth(patient: Patient) -> Outcome:
     """How many characters an observation has, and how many more with every turn."""
-    lengths = [
-        (turn, len(moment.observation)) for transcript in patient.seen for turn, moment in enumerate(transcript.moments)
-    ]
-    turns, sizes = zip(*lengths, strict=True)
+    turns = [turn for transcript in patient.seen for turn in range(len(transcript.moments))]
+    sizes = [len(moment.observation) for moment in patient.moments]
     slope = statistics.linear_regression(turns, sizes).slope if len(set(turns)) > 1 else 0.0
     text = f"{statistics.mean(sizes):.0f} characters an observation, {slope:+.1f} with each turn"
     return ("note" if slope > _FAST_GROWTH else "pass"), text

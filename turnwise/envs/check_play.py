@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,9 +20,18 @@ _MEANINGFUL = ("success", "valid", "state_key", "reward_parts", "parsed_action",
 _PLAIN_ACTIONS = ("1", "yes", "look", r"\boxed{2}", "<answer>A</answer>")
 """What to say where the environment cannot name a random action."""
 
+_SHARE = 0.25
+"""Of the time that is left one check may use: many short looks tell more than one long one."""
+_EPISODES = 4
+"""Episodes that a check plays on one seed, at most."""
+
 Choose = Callable[[Host], Awaitable[str]]
 Verdict = Literal["pass", "note", "defect"]
 Outcome = tuple[Verdict, str]
+
+
+class OutOfTimeError(Exception):
+    """The time for a check is used up; so far nothing was wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +92,41 @@ class Patient:
     seeds: int
     turns: int
     deadline: float
+    """Of one answer."""
+    ends: float = math.inf
+    """When the examination must be over."""
     seen: list[Transcript] = field(default_factory=list[Transcript])
     can_sample: bool = True
+    hurried: bool = False
+    """Whether less was played than was meant to be."""
+    calls: int = 0
+    seconds: float = 0.0
+    """Resets and steps so far, and what they took."""
+    _pause: float = math.inf
+    """When the present check must be over."""
+
+    def grant_time(self) -> None:
+        """Give the next check its share of what is left, and no more seeds and turns than fit into it."""
+        if math.isinf(self.ends):
+            return
+        now = time.perf_counter()
+        share = _SHARE * max(self.ends - now, 0.0)
+        self._pause = now + share
+        if self.calls and (fitting := int(share * self.calls / self.seconds) // _EPISODES) < self.seeds * self.turns:
+            self.seeds, self.turns, self.hurried = 1, max(min(fitting, self.turns), 2), True
+
+    def _require_time(self) -> None:
+        if time.perf_counter() > self._pause:
+            self.hurried = True
+            raise OutOfTimeError
+
+    @property
+    def moments(self) -> list[Moment]:
+        """Every step seen so far."""
+        moments = [moment for transcript in self.seen for moment in transcript.moments]
+        if not moments:
+            raise OutOfTimeError  # without a limit the first check plays some
+        return moments
 
     @asynccontextmanager
     async def instance(self) -> AsyncIterator[Host]:
@@ -115,13 +158,19 @@ class Patient:
 
     async def reset(self, host: Host, seed: int) -> tuple[str, Info]:
         """Start an episode; keeps the part of info that must repeat."""
+        self._require_time()
+        started = time.perf_counter()
         observation, info = await host.reset(seed, None, deadline=self.deadline)
+        self._count(time.perf_counter() - started)
         return observation, _meaningful(info)
 
     async def step(self, host: Host, action: str) -> Moment:
         """One step, written down."""
+        self._require_time()
         started = time.perf_counter()
         observation, reward, terminated, truncated, info = await host.step(action, deadline=self.deadline)
+        seconds = time.perf_counter() - started
+        self._count(seconds)
         return Moment(
             action=action,
             observation=observation,
@@ -129,19 +178,25 @@ class Patient:
             terminated=terminated,
             truncated=truncated,
             info=_meaningful(info),
-            seconds=time.perf_counter() - started,
+            seconds=seconds,
         )
+
+    def _count(self, seconds: float) -> None:
+        self.calls, self.seconds = self.calls + 1, self.seconds + seconds
 
     async def play(self, host: Host, choose: Choose, seed: int, *, turns: int | None = None) -> Transcript:
         """One episode on this instance, at most `turns` long."""
         first, info = await self.reset(host, seed)
-        transcript = Transcript(seed=seed, first=first, info=info, moments=await self.go_on(host, choose, turns))
-        self.seen.append(transcript)
+        transcript = Transcript(seed=seed, first=first, info=info, moments=[])
+        self.seen.append(transcript)  # now: what was seen before the time was up counts
+        await self.go_on(host, choose, turns, transcript.moments)
         return transcript
 
-    async def go_on(self, host: Host, choose: Choose, turns: int | None = None) -> list[Moment]:
-        """Play on from the present state."""
-        moments: list[Moment] = []
+    async def go_on(
+        self, host: Host, choose: Choose, turns: int | None = None, moments: list[Moment] | None = None
+    ) -> list[Moment]:
+        """Play on from the present state, adding to `moments`."""
+        moments = [] if moments is None else moments
         while len(moments) < (turns or self.turns) and not (moments and moments[-1].over):
             moments.append(await self.step(host, await choose(host)))
         return moments

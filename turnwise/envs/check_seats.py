@@ -19,8 +19,8 @@ async def seats(patient: Patient) -> Outcome:
                 return "defect", f"seed {transcript.seed}, turn {turn}: {fault}"
             acted.add(actor)
     if missing := [name for name in names if name not in acted]:
-        # Plain words may lose a game before everybody has had a turn.
-        verdict = "defect" if patient.can_sample else "note"
+        # Plain words, and little time, may end a game before everybody has had a turn.
+        verdict = "defect" if patient.can_sample and not patient.hurried else "note"
         return verdict, f"{', '.join(missing)} never got a turn in {counted(len(patient.seen), 'episode')}"
     return "pass", "one seat" if len(names) == 1 else f"each of {', '.join(names)} gets turns"
 

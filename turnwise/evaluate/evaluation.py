@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from random import Random
 from statistics import fmean
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from turnwise.envs.base import Env
+from turnwise.envs.faults import FAULTS
+from turnwise.envs.registry import make
 from turnwise.evaluate.statistics import mean_interval, pass_at_k, wilson_interval
 from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.train.config import Recipe
@@ -26,12 +31,45 @@ class Plays(Protocol):
 
 
 def play_specs(recipe: Recipe) -> list[EpisodeSpec]:
-    """The held-out episodes of a recipe: the same at every evaluation, so that differences are the policy's own."""
+    """The held-out episodes of a recipe: the same at every evaluation, so that differences are the policy's own.
+
+    Where the environment has a limited number of tasks none is played as two: evaluation takes as many different ones
+    as `eval.episodes` asks for, or all that there are.
+    """
+    if not recipe.eval.episodes:
+        return []
     kwargs = {**recipe.env.kwargs, **recipe.env.held_out}
     first = 0 if recipe.env.held_out else _UNSEEN
-    seeds = range(first, first + recipe.eval.episodes)
-    tasks = [EpisodeSpec(env=recipe.env.id, kwargs=kwargs, seed=seed) for seed in seeds]
-    return [spec for task in tasks for spec in tries(task, recipe.eval.tries)]
+    specs = [
+        EpisodeSpec(env=recipe.env.id, kwargs=kwargs, seed=seed, task=task)
+        for seed, task in enumerate(_choose_tasks(recipe.env.id, kwargs, recipe.eval.episodes), start=first)
+    ]
+    return [spec for task in specs for spec in tries(task, recipe.eval.tries)]
+
+
+def fewer_tasks(recipe: Recipe, specs: Sequence[EpisodeSpec]) -> str:
+    """What to say where the environment has fewer held-out tasks than the recipe asks for; empty: nothing."""
+    count, asked = len(specs) // recipe.eval.tries, recipe.eval.episodes
+    if count == asked:
+        return ""
+    return (
+        f"{recipe.env.id} has {count} different held-out task{'s' * (count != 1)}, fewer than eval.episodes={asked}: "
+        "all are played; eval.tries=8 plays each eight times"
+    )
+
+
+def _choose_tasks(env_id: str, kwargs: Mapping[str, Any], count: int) -> list[Any]:
+    """Different tasks, at most `count`; None for each where the seed alone decides the task."""
+    env = make(env_id, **kwargs)
+    try:
+        tasks = env.list_tasks() if isinstance(env, Env) else None
+    finally:
+        with suppress(*FAULTS):  # what was asked of it has been answered
+            env.close()
+    if tasks is None:
+        return [None] * count
+    # A file is often sorted, by topic or by length: its first questions are no fair sample.
+    return Random("held-out tasks").sample(tasks, min(count, len(tasks)))
 
 
 def evaluate(player: Plays, recipe: Recipe, *, watch: Callable[[list[Group]], None] | None = None) -> dict[str, float]:
@@ -55,6 +93,8 @@ def summarize(groups: Sequence[Group], *, tries: int = 1) -> dict[str, float]:
     tasks = [sound for group in groups if (sound := [one for one in group.trajectories if not one.stop.is_failure])]
     sound = [trajectory for task in tasks for trajectory in task]
     metrics = {"eval/episodes": float(len(played))}
+    if any(trajectory.task is not None for trajectory in played):
+        metrics["eval/tasks"] = float(len(groups))
     if played:
         metrics["eval/faults"] = 1 - len(sound) / len(played)
     if sound:

@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from turnwise.cache import cache_folder
 from turnwise.policy.rendering_templates import NANO
-from turnwise.policy.smollm2 import cache_folder
 
 _VERSION = "1"  # part of the folder's name: raise it when the model that a seed makes changes
 _NAME = re.compile(r"(pico(?:-guess)?)(?:-(\d+))?")

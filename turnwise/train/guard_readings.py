@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from turnwise.evaluate.bounds import Crossing
 from turnwise.train.metrics import number
 
 Row = Mapping[str, float]
@@ -51,6 +52,12 @@ class Reading:
         """The reading as a sentence: "clip fraction 0.61 at step 22, 0.12 before"."""
         text = f"{label} {self.now:.3g} at step {self.step}, {self.before:.3g} before"
         return Finding(text=text, evidence={self.name: self.now, "before": self.before}, severe=severe)
+
+
+def beyond_bound(crossing: Crossing) -> Finding:
+    """A crossed bound as a finding, with the bound or the level before as evidence."""
+    level = {"bound": crossing.bound.limit} if crossing.before is None else {"before": crossing.before}
+    return Finding(text=crossing.text, evidence={crossing.metric: crossing.now, **level}, severe=crossing.bound.severe)
 
 
 def positive(rows: Sequence[Row], name: str) -> list[Row]:

@@ -12,6 +12,7 @@ Row = Mapping[str, float | None]
 
 METRICS = {
     "rollout/episodes": "episodes played in this step",
+    "rollout/tasks": "tasks that they were tries at",
     "rollout/faults": "share of them that failed, by errors and time-outs; they enter no batch",
     "rollout/success": "share of the sound episodes that reached their goal",
     "rollout/reward": "mean reward of an episode",
@@ -50,6 +51,7 @@ METRICS = {
     "time/tokens_per_second": "tokens trained and sampled, per second of the step",
     "time/evaluate": "seconds of an evaluation",
     "eval/episodes": "held-out episodes played",
+    "eval/tasks": "different held-out tasks, where the environment has a limited number of them",
     "eval/faults": "share of them that failed, by errors and time-outs",
     "eval/success": "share of the sound ones that reached their goal",
     "eval/success_low": "lower end of its 95% interval, over tasks",

@@ -18,7 +18,11 @@ def read_rollout(groups: Sequence[Group], *, version: int) -> dict[str, float]:
     """
     played = [trajectory for group in groups for trajectory in group.trajectories]
     sound = [trajectory for trajectory in played if not trajectory.stop.is_failure]
-    metrics = {"rollout/episodes": float(len(played)), "rollout/faults": 1 - len(sound) / max(len(played), 1)}
+    metrics = {
+        "rollout/episodes": float(len(played)),
+        "rollout/tasks": float(len(groups)),
+        "rollout/faults": 1 - len(sound) / max(len(played), 1),
+    }
     compared = [group.trajectories for group in groups if len(group.trajectories) > 1]
     if compared:
         metrics["rollout/zero_variance"] = sum(map(equal_returns, compared)) / len(compared)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import sys
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ import torch
 from turnwise import __version__
 from turnwise.engine.runners import cache_shape
 from turnwise.envs.check import check_env
+from turnwise.envs.check_memory import remember, was_sound
 from turnwise.envs.registry import check
 from turnwise.exactness import describe_arithmetic
 from turnwise.policy.rendering import Renderer
@@ -28,7 +30,10 @@ from turnwise.train.demonstrations import expert_groups
 from turnwise.train.imitation import Imitation, require_sft
 from turnwise.words import counted
 
-_DOCTOR_SEEDS = 2
+_DOCTOR_SEEDS, _DOCTOR_SECONDS = 2, 10.0
+"""How much the env doctor plays before training, and how long it may take, for each of training and evaluation."""
+_NOTICED = 1.0
+"""Seconds after which an examination says what it is doing."""
 
 
 def choose_device(recipe: Recipe) -> str:
@@ -66,19 +71,47 @@ def make_renderer(recipe: Recipe, policy: TextPolicy) -> Renderer:
     return Renderer(policy.tokenizer, template=recipe.model.template, system=recipe.model.system)
 
 
-def require_sound_env(recipe: Recipe) -> None:
-    """Have the env doctor look at the environment; ValueError with its findings when it is unfit."""
+def require_sound_env(recipe: Recipe, *, note: Callable[[str], None] | None = None) -> None:
+    """Have the env doctor look at the environment; ValueError with its findings when it is unfit.
+
+    What was fit before is not examined again while its code is the same; `note` hears how a long examination goes.
+    """
     arguments = (recipe.env.kwargs, {**recipe.env.kwargs, **recipe.env.held_out})
     for kwargs in arguments:
         check(recipe.env.id, kwargs)
     for kwargs in arguments if recipe.env.check else ():
-        report = check_env(recipe.env.id, kwargs=kwargs, seeds=_DOCTOR_SEEDS, deadline=recipe.rollout.step_seconds)
+        if was_sound(recipe.env.id, kwargs):
+            continue
+        report = check_env(
+            recipe.env.id,
+            kwargs=kwargs,
+            seeds=_DOCTOR_SEEDS,
+            deadline=recipe.rollout.step_seconds,
+            seconds=_DOCTOR_SECONDS,
+            progress=None if note is None else _telling(note, recipe.env.id),
+        )
+        remember(report, kwargs)
+        hurried = [finding.text for finding in report.findings if finding.check == "time"]
+        if note is not None and hurried:
+            note(f"env doctor: {hurried[0]}; `turnwise check-env {recipe.env.id}` plays all of it")
         if not report.ok:
             found = "; ".join(f"{defect.check}: {defect.text}" for defect in report.defects)
             raise ValueError(
                 f"{recipe.env.id} is unfit for training: {found}. `turnwise check-env {recipe.env.id}` says more; "
                 "env.check=false trains on it all the same"
             )
+
+
+def _telling(note: Callable[[str], None], env_id: str) -> Callable[[str], None]:
+    """Says that an examination begins, and which check is under way once it takes long enough to be noticed."""
+    started = time.monotonic()
+    note(f"env doctor: examining {env_id}, for at most {_DOCTOR_SECONDS:g} s or so (env.check=false skips it)")
+
+    def tell(check: str) -> None:
+        if (passed := time.monotonic() - started) > _NOTICED:
+            note(f"env doctor: {check}, after {passed:.0f} s")
+
+    return tell
 
 
 def context_of(recipe: Recipe, policy: TextPolicy) -> int:

@@ -51,7 +51,7 @@ FIXED = ("seed", "model", "env", "algorithm", "sft")
 def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = None) -> dict[str, Any]:
     """Train from the beginning into a new folder. Whatever can be wrong is found before the folder is made."""
     folder, console = Path(folder), console or _default_console()
-    require_sound_env(recipe)
+    require_sound_env(recipe, note=console.note)
     require_loggers(recipe)
     policy = load_policy(recipe)
     renderer = make_renderer(recipe, policy)
@@ -72,7 +72,7 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
 def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = None) -> dict[str, Any]:
     """The imitation stage alone, in a folder of its own."""
     folder, console = Path(folder), console or _default_console()
-    require_sound_env(recipe)
+    require_sound_env(recipe, note=console.note)
     policy = load_policy(recipe)
     require_engine_memory(recipe, policy)
     imitation = make_imitation(recipe, make_renderer(recipe, policy), room=policy.room, note=console.note)

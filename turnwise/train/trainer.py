@@ -11,11 +11,13 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from turnwise.evaluate.evaluation import play_specs, summarize
+from turnwise.evaluate.evaluation import fewer_tasks, play_specs, summarize
 from turnwise.policy.text import Reference, TextPolicy
+from turnwise.rollout.episode import EpisodeSpec
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import write_groups
 from turnwise.runs.loggers import Loggers
@@ -233,10 +235,16 @@ class Trainer:
         progress.good = max([progress.good, *good])
         progress.saved = [saved for saved in progress.saved if saved > decided]
 
+    @cached_property
+    def _held_out(self) -> list[EpisodeSpec]:
+        return play_specs(self.recipe)
+
     def _evaluate(self, *, samples: str) -> None:
-        specs = play_specs(self.recipe)
+        specs = self._held_out
         if not specs:
             return
+        if samples == "before" and (fewer := fewer_tasks(self.recipe, specs)):
+            self.console.note(fewer)
         self.console.phase("evaluating")
         started = time.perf_counter()
         groups = self.player.play(specs, temperature=self.recipe.eval.temperature)

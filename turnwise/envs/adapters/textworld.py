@@ -67,6 +67,10 @@ class TextWorld(Env):
         self._replay([])
         return f"{self.state.objective}\n\n{self._look()}", {"game_seed": number, "state_key": self._state_key()}
 
+    def list_tasks(self) -> list[int]:
+        """The game seeds of the split."""
+        return list(GAME_SEEDS[self.split])
+
     def step(self, action: str) -> Step:
         """Type one command at the game's prompt; what follows a full stop or `then` is ignored."""
         command = " ".join(_SECOND_COMMAND.split(action[:MAX_COMMAND_CHARACTERS].strip())[0].split())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -10,6 +9,8 @@ from pathlib import Path
 
 import textworld
 from textworld.generator import compile_game, make_game
+
+from turnwise.cache import cache_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,8 +43,7 @@ def game_file(settings: GameSettings, seed: int) -> Path:
 
 
 def _cache() -> Path:
-    root = os.environ.get("TURNWISE_CACHE") or Path.home() / ".cache" / "turnwise"
-    return Path(root) / f"textworld-{version('textworld')}"
+    return cache_folder() / f"textworld-{version('textworld')}"
 
 
 def _build(settings: GameSettings, seed: int, path: Path) -> None:

@@ -56,6 +56,10 @@ class Verifiers(Env):
         self.prompt = "\n\n".join(part for part in (data.system_prompt, data.prompt_text) if part)
         return self.prompt, {"task_index": self.index}
 
+    def list_tasks(self) -> list[int]:
+        """The indices of the split's tasks."""
+        return list(self.tasks)
+
     async def step(self, action: str) -> Step:
         """Score the reply; the episode ends."""
         trace = _trace(self.tasks[self.index], action[:MAX_REPLY_CHARACTERS])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any, Literal
 
@@ -32,17 +32,19 @@ class SearchEnv(Env):
 
     Of `max_searches + 1` turns each but the last may search; a malformed turn uses one up. The last turn must answer.
     `top_k` documents come back per search. `distractors` adds that many near misses (the next in rank) and shuffles the
-    whole result, so that the agent has to read instead of trusting the order.
+    whole result, so that the agent has to read instead of trusting the order. `tasks` are all that `draw` draws from,
+    where they can be listed.
     """
 
     execution = "inline"  # a step takes well under a millisecond
-    shared = frozenset({"draw", "retriever"})
+    shared = frozenset({"draw", "retriever", "tasks"})
 
     def __init__(
         self,
         *,
         draw: DrawTask,
         retriever: Retriever,
+        tasks: Sequence[Task] | None = None,
         split: str = "train",
         max_searches: int = 3,
         top_k: int = 1,
@@ -60,7 +62,7 @@ class SearchEnv(Env):
             raise ValueError(
                 "max_searches and distractors must be at least 0, top_k and document_characters at least 1"
             )
-        self.draw, self.retriever = draw, retriever
+        self.draw, self.retriever, self.tasks = draw, retriever, tasks
         self.max_searches, self.top_k, self.distractors = max_searches, top_k, distractors
         self.reward, self.prompt, self.document_characters = reward, prompt, document_characters
         self.task: Task | None = None
@@ -74,6 +76,13 @@ class SearchEnv(Env):
         self.history = self.task.id
         self.observation = ask(self.task.question, style=self.prompt, searches=self.max_searches)
         return self.observation, {"task": self.task.as_dict(), "state_key": self.history}
+
+    def list_tasks(self) -> list[dict[str, Any]] | None:
+        """Every question of the split, once; None where questions are made up as they are drawn."""
+        if self.tasks is None:
+            return None
+        # By wording, as the splits are: a question that a file holds twice is one task.
+        return [task.as_dict() for task in {task.question: task for task in self.tasks}.values()]
 
     def step(self, action: str) -> Step:
         """Read one turn: a search goes on, an answer ends the episode."""

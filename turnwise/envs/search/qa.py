@@ -44,8 +44,10 @@ def qa(
         raise ValueError(f"unknown split {split!r}; choose one of {', '.join(SPLITS)}")
     path = Path(str(questions).replace(_SPLIT_FIELD, split))
     one_file = _SPLIT_FIELD not in str(questions)
+    tasks = _tasks(path, _stamp(path), split, divide and one_file)
     return SearchEnv(
-        draw=partial(_draw, _tasks(path, _stamp(path), split, divide and one_file)),
+        draw=partial(_draw, tasks),
+        tasks=tasks,
         retriever=_own_retriever(path, _stamp(path), embed) if corpus is None else _open(Path(corpus), embed),
         split=split,
         max_searches=max_searches,

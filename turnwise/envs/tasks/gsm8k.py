@@ -46,6 +46,10 @@ class WordProblems(Env):
         self.question, self.answer = (task["question"], task["answer"]) if task else self.rng.choice(self.problems)
         return f"{self.question}\n{INSTRUCTION}", {"task": {"question": self.question, "answer": self.answer}}
 
+    def list_tasks(self) -> list[dict[str, str]]:
+        """Every problem of the split, once."""
+        return [{"question": question, "answer": answer} for question, answer in dict.fromkeys(self.problems)]
+
     def step(self, action: str) -> Step:
         """Grade the answer."""
         return grade(action, self.answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
 from turnwise.envs.base import Env, Reset, Step
@@ -106,6 +106,10 @@ class Wrapper(Env):
     def has_oracle(self) -> bool:
         """Whether the wrapped environment has an expert."""
         return self.env.has_oracle()
+
+    def list_tasks(self) -> Sequence[Any] | None:
+        """The tasks of the wrapped environment."""
+        return self.env.list_tasks()
 
     def get_state(self) -> Mapping[str, Any]:
         """A snapshot of the whole chain."""

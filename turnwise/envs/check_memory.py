@@ -1,0 +1,59 @@
+"""What the env doctor found before: an environment that has not changed need not be examined at every start."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from turnwise import __version__
+from turnwise.cache import cache_folder
+from turnwise.envs.base import Env
+from turnwise.envs.check import Report
+from turnwise.envs.registry import find
+
+
+def was_sound(env_id: str, kwargs: Mapping[str, Any]) -> bool:
+    """Whether this environment, with these arguments and this code, was found fit before."""
+    file = _file(env_id, kwargs)
+    return file is not None and file.is_file()
+
+
+def remember(report: Report, kwargs: Mapping[str, Any]) -> None:
+    """Keep a report without defects; a cache that cannot be written is no reason to stop."""
+    file = _file(report.env, kwargs)
+    if file is None or not report.ok:
+        return
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps(asdict(report), indent=1), encoding="utf-8")
+        draft.replace(file)
+
+
+def _file(env_id: str, kwargs: Mapping[str, Any]) -> Path | None:
+    """Named after all that decides the findings; None where the code cannot be read, as in a notebook."""
+    code = hashlib.sha256()
+    for module in sorted({*_modules(find(env_id)[0].entry_point)}):
+        path = getattr(sys.modules.get(module), "__file__", None)
+        if path is None or not Path(path).is_file():
+            return None
+        code.update(Path(path).read_bytes())
+    key = json.dumps([__version__, env_id, sorted(kwargs.items()), code.hexdigest()], default=repr)
+    return cache_folder() / "env-doctor" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+
+def _modules(entry: str | Callable[..., Env]) -> Iterator[str]:
+    """The module that makes the environment, and those of the environments that it knows, with their bases."""
+    name = entry.partition(":")[0] if isinstance(entry, str) else entry.__module__
+    yield name
+    for value in vars(import_module(name)).values():
+        if isinstance(value, type) and issubclass(value, Env):
+            yield from (base.__module__ for base in value.__mro__ if base is not object)
