@@ -16,7 +16,6 @@ from turnwise.engine.attention import Chunk
 from turnwise.engine.backends import Backend, Sampled, make_backend
 from turnwise.engine.contract import Completion, Finish, SamplingParams
 from turnwise.engine.memory import slots_within
-from turnwise.engine.runners import require_served
 from turnwise.engine.sampling import session_seed
 from turnwise.engine.session import Request, Session
 
@@ -52,7 +51,6 @@ class TorchEngine:
         self.capacity = capacity or limit
         if not 2 <= self.capacity <= limit:
             raise ValueError(f"capacity={self.capacity} must lie between 2 and the model's context of {limit} tokens")
-        require_served(model, self.capacity)
         self._tokenizer = tokenizer
         self._vocabulary = int(config.get_text_config().vocab_size)
         self._max_batch, self._chunk_tokens, self._seed = max_batch, chunk_tokens, seed
