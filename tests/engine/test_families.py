@@ -78,7 +78,8 @@ def test_logprobs_are_the_learners_with_shared_prompts_and_evictions(family: str
 @pytest.mark.parametrize("family", FAMILIES)
 def test_batch_mates_slots_and_chunks_change_no_token(family: str) -> None:
     model = make_family(family)
-    cramped, lonely = play(engine_of(model, slots=2)), play(engine_of(model, max_batch=1, share_prompts=False))
+    cramped = play(engine_of(model, slots=2), sessions=3)
+    lonely = play(engine_of(model, max_batch=1, share_prompts=False), sessions=3)
     assert [[result.ids for _, result in turns] for turns in cramped.values()] == [
         [result.ids for _, result in turns] for turns in lonely.values()
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,7 +42,10 @@ def attach_lora(model: PreTrainedModel, settings: LoraSettings) -> None:
         target_modules=settings.targets if isinstance(settings.targets, str) else list(settings.targets),
         fan_in_fan_out=model.config.model_type == "gpt2",
     )
-    inject_adapter_in_model(config, model)
+    with warnings.catch_warnings():
+        # Of models with experts, whose weights are no layers: they stay as they are.
+        warnings.filterwarnings("ignore", message="The following (rank|alpha)_pattern keys did not match")
+        inject_adapter_in_model(config, model)
     noise = torch.Generator().manual_seed(settings.seed)
     for name, parameter in model.named_parameters():
         if ".lora_A." in name:
