@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel
 
 from tests.engine.conversations import logprobs_by_transformers
 from tests.model_families import FAMILIES, REFUSED, ROOM, WINDOW, WORDS, make_family
+from tests.policy.shapes import RAGGED, make_batch
 from turnwise.engine.contract import Completion, SamplingParams
 from turnwise.engine.runners import cache_shape
 from turnwise.engine.torch_engine import TorchEngine
@@ -101,6 +103,24 @@ def test_a_window_hides_what_lies_before_it() -> None:
 def test_a_family_that_the_engine_would_run_wrongly_is_refused_with_the_reason(family: str) -> None:
     with pytest.raises(ValueError, match=REFUSED[family][3]):
         TorchEngine(make_family(family))
+
+
+def test_the_learner_may_run_the_model_in_the_middle_of_a_step_of_the_engine() -> None:
+    policy, batch = TextPolicy(make_family("gemma2")), make_batch(RAGGED)
+    quiet, expected = engine_of(policy.model).run([("a", [1, 2, 3], SAMPLED)])[0], policy.score(batch).logprob_T
+    found: list[torch.Tensor] = []
+
+    def learn(*_: object) -> None:
+        if not found and threading.current_thread() is threading.main_thread():
+            learner = threading.Thread(target=lambda: found.append(policy.score(batch).logprob_T))
+            learner.start()
+            learner.join()
+
+    engine = engine_of(policy.model)
+    policy.model.get_submodule("model.layers.0").register_forward_hook(learn)
+    busy = engine.run([("a", [1, 2, 3], SAMPLED)])[0]
+    assert (list(busy.ids), list(busy.logprobs)) == (list(quiet.ids), list(quiet.logprobs))
+    assert torch.equal(found[0], expected)
 
 
 def test_a_model_is_left_as_it_was() -> None:
