@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from tests.model_families import FAMILIES, REFUSED, WINDOW, make_family
 from tests.policy.shapes import RAGGED, make_batch
@@ -79,6 +81,24 @@ def test_an_adapter_learns_and_its_base_is_the_reference(family: str) -> None:
     assert scores.reference_kl_T is not None
     assert float(scores.reference_kl_T[batch.sampled_T].detach().min()) > 0
     torch.testing.assert_close(Reference.base_of(policy).score(batch).logprob_T, base, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", [*ONE_OF_EACH, "mixtral", "qwen2-moe"])
+@pytest.mark.parametrize("lora", [None, LoraSettings(rank=2)])
+def test_a_saved_policy_is_the_same_to_transformers(family: str, lora: LoraSettings | None, tmp_path: Path) -> None:
+    policy, batch = TextPolicy(make_family(family), lora=lora), make_batch(RAGGED)
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    policy.save(tmp_path)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path)
+    scores, expected = policy.score(batch).logprob_T, plain_logprobs(plain, batch)
+    torch.testing.assert_close(scores[batch.sampled_T], expected[batch.sampled_T], rtol=1e-4, atol=1e-4)
+
+
+def test_an_adapter_on_experts_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"cannot adapt model\.layers\.0\.mlp\.experts"):
+        TextPolicy(make_family("qwen3-moe"), lora=LoraSettings(targets=("q_proj", "down_proj")))
 
 
 @pytest.mark.parametrize("family", ONE_OF_EACH)
