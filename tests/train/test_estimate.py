@@ -153,6 +153,7 @@ def test_every_family_has_an_estimate(family: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma2", "qwen3-moe", "opt"])
 def test_an_adapter_of_any_family_is_as_large_as_estimated(family: str, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
     make_family(family).config.save_pretrained(tmp_path)
     shape = read_shape(ModelChoice.model_validate({"name": str(tmp_path), "lora": {"rank": 4}}))
     policy = TextPolicy(make_family(family), lora=LoraSettings(rank=4))

@@ -55,6 +55,15 @@ def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device
     return model.to(device), tokenizer
 
 
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """A saved model's weights under the names of its modules; files name those of experts and some heads otherwise."""
+    with without_progress_bars():
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            folder, dtype="auto", trust_remote_code=False, use_safetensors=True
+        )
+    return dict(model.named_parameters())
+
+
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
     """Small files need no bars of transformers across a run's own screen."""
