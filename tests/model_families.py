@@ -52,7 +52,12 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("smollm3", {**_DENSE, "no_rope_layers": [1, 0]}),
 }
 REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
-    "bloom": ("bloom", {**_TOKENS, "n_head": 4, "n_layer": 2, "hidden_size": 32}, "a way of its own", "a way of its own"),
+    "bloom": (
+        "bloom",
+        {**_TOKENS, "n_head": 4, "n_layer": 2, "hidden_size": 32},
+        "a way of its own",
+        "a way of its own",
+    ),
     "cohere": ("cohere", _DENSE, "changes its logits", "changed after the last layer"),
     "deepseek-v3": (
         "deepseek_v3",
@@ -99,7 +104,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
 """Family and sizes, why the learner refuses it, and why the engine does; an empty reason: it does not."""
 
 
-def make_family(name: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu") -> PreTrainedModel:
+def make_family(
+    name: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, device: str = "cpu"
+) -> PreTrainedModel:
     """A model of the family with random weights, large enough that every input matters."""
     family, sizes = FAMILIES[name] if name in FAMILIES else REFUSED[name][:2]
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes), dtype=dtype)

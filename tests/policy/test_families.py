@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests.model_families import FAMILIES, REFUSED, WINDOW, make_family
 from tests.policy.shapes import RAGGED, make_batch
+from turnwise.engine.torch_engine import TorchEngine
 from turnwise.policy.critics import Critic
 from turnwise.policy.text import Reference, TextPolicy
 from turnwise.policy.text_lora import LoraSettings
@@ -18,6 +20,25 @@ from turnwise.types import TokenBatch
 
 ONE_OF_EACH = ["gemma2", "gemma3", "mistral-window", "qwen3-moe", "gpt-neox"]
 """Bounded scores, two rotary bases, a plain window, experts, and layers that run side by side."""
+
+DEEP: dict[str, Any] = {
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.15,
+    "num_experts": 16,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 32,
+    "query_pre_attn_scalar": 16,
+    "pad_token_id": 0,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
 
 
 def plain_logprobs(model: PreTrainedModel, batch: TokenBatch) -> Tensor:
@@ -141,6 +162,15 @@ def test_a_weight_that_is_not_a_number_is_named() -> None:
             model.get_parameter(name).view(-1)[7] = value
         with pytest.raises(ValueError, match=rf"weight {name} holds NaN or infinity in 1 of [\d,]+ places"):
             TextPolicy(model)
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "gemma3_text"])
+def test_a_deep_model_in_half_precision_is_not_refused_for_its_rounding(family: str) -> None:
+    config = AutoConfig.for_model(family, **DEEP)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    assert TextPolicy(model).trainable()
+    assert TorchEngine(model, memory_bytes=2**24).slots > 0
 
 
 def test_a_leak_of_any_size_is_found() -> None:

@@ -101,6 +101,4 @@ def _visible(position_N: Tensor, end: int, window: int | None) -> Tensor:
 def _attend(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, kind: Kind) -> Tensor:
     if kind.softcap is not None:
         return bounded_attention(query, keys, values, visible, kind)
-    return scaled_dot_product_attention(
-        query, keys, values, attn_mask=visible, scale=kind.scale, enable_gqa=True
-    )
+    return scaled_dot_product_attention(query, keys, values, attn_mask=visible, scale=kind.scale, enable_gqa=True)

@@ -171,7 +171,7 @@ class HookedRunner:
         self.shape = cache_shape(model)
         self._model: Any = model
         self._head: Any = model.get_output_embeddings()
-        self._softcap: float | None = getattr(model.config, "final_logit_softcapping", None)
+        self._softcap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
 
     def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
         config, usual = self._model.config, self._model.config._attn_implementation
@@ -207,7 +207,7 @@ def _require_exact(runner: Runner, model: PreTrainedModel) -> None:
     parts = zip(attends, ids.split([prompt, 1, 1]), position.split([prompt, 1, 1]), strict=True)
     ours = torch.cat([runner.logits(runner.hidden(id_N, position_N, attend)) for attend, id_N, position_N in parts])
     distance = relative_distance(ours, expected)
-    if not distance <= rounding(model.dtype):
+    if not distance <= rounding(model):
         raise ValueError(
             f"the engine cannot run {type(model).__name__}: its logits are off by {distance:.0%} of those of "
             "transformers. Its layers may keep a state beside keys and values, or its logits may be changed after the "

@@ -46,13 +46,13 @@ class TorchEngine:
         seed: int = 0,
         share_prompts: bool = True,
     ) -> None:
-        config: Any = model.config
+        config: Any = model.config.get_text_config()
         limit = int(getattr(config, "max_position_embeddings", 0) or 2048)
         self.capacity = capacity or limit
         if not 2 <= self.capacity <= limit:
             raise ValueError(f"capacity={self.capacity} must lie between 2 and the model's context of {limit} tokens")
         self._tokenizer = tokenizer
-        self._vocabulary = int(config.get_text_config().vocab_size)
+        self._vocabulary = int(config.vocab_size)
         self._max_batch, self._chunk_tokens, self._seed = max_batch, chunk_tokens, seed
         self._share = share_prompts
         self._backend: Backend = make_backend(

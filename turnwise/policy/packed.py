@@ -157,4 +157,3 @@ def _rounded_up(length: int) -> int:
     """Few distinct lengths, at most a quarter of them filling (short ones: up to 8)."""
     step = max(8, 1 << max(length.bit_length() - 3, 0))
     return -(-length // step) * step
-

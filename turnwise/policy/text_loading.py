@@ -84,9 +84,8 @@ def head_of(model: PreTrainedModel) -> Head:
             f"the head of {type(model).__name__} is {type(layer).__name__}, not a plain linear layer; "
             "use a language model with an lm_head, and leave the head out of LoRA's targets"
         )
-    return Head(
-        weight_Vd=layer.weight, bias_V=layer.bias, softcap=getattr(model.config, "final_logit_softcapping", None)
-    )
+    softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    return Head(weight_Vd=layer.weight, bias_V=layer.bias, softcap=softcap)
 
 
 def choose_trainable(model: PreTrainedModel, train: Train | None, *, has_adapter: bool) -> None:
@@ -147,7 +146,7 @@ def check_packing(model: PreTrainedModel) -> None:
         alone = torch.cat([model.base_model(input_ids=part, use_cache=False)[0][0] for part in parts])
         logits = torch.cat([model(input_ids=part, use_cache=False).logits[0] for part in parts])
     distance = relative_distance(together, alone)
-    if distance > rounding(together.dtype):
+    if distance > rounding(model):
         raise ValueError(
             f"{type(model).__name__} packed is off by {distance:.0%} of its own hidden states: it needs more than "
             "tokens and positions, or draws random numbers while it trains; use one of the families in docs/models.md"
@@ -215,7 +214,7 @@ def _require_whole_head(model: PreTrainedModel, head: Head, hidden_Td: Tensor, l
     ours = hidden_Td.float() @ head.weight_Vd.float().T + (0 if head.bias_V is None else head.bias_V.float())
     if head.softcap is not None:
         ours = head.softcap * torch.tanh(ours / head.softcap)
-    if relative_distance(ours, logits_TV) > rounding(hidden_Td.dtype):
+    if relative_distance(ours, logits_TV) > rounding(model):
         raise ValueError(
             f"{type(model).__name__} changes its logits after the last layer in a way that is not supported; "
             "use a model whose logits are its lm_head's, with or without final_logit_softcapping"
