@@ -1,4 +1,4 @@
-"""Tiny random models of the families in docs/models.md, two layers each, with windows shorter than the tests' contexts."""
+"""Tiny random models of the families in docs/models.md, two layers each, with windows shorter than the contexts."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def use_our_attention(model: PreTrainedModel) -> None:
 @contextmanager
 def as_transformers_runs_it(model: PreTrainedModel) -> Iterator[None]:
     """The model for plain calls, as its authors meant it for inference; afterwards it is as it was."""
-    usual, trains = model.config._attn_implementation, model.training
+    usual, trains = model.config._attn_implementation or "eager", model.training
     model.set_attn_implementation("eager")
     model.eval()
     try:

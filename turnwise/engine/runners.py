@@ -119,8 +119,8 @@ def linear(module: Any, x: Tensor) -> Tensor:
 
 
 def head_logits(head: Any, hidden_B: Tensor) -> Tensor:
-    """The last layer. Logits near 20 rounded to bf16 are off by up to 0.06: the learner keeps them in fp32, and so do we
-    where it costs nothing."""
+    """The last layer, in single precision where that costs nothing."""
+    # Logits near 20 rounded to bf16 are off by up to 0.06: the learner keeps them in fp32.
     if type(head) is nn.Linear and head.bias is None and hidden_B.is_cuda and hidden_B.dtype != torch.float32:
         return torch.mm(hidden_B, head.weight.t(), out_dtype=torch.float32)
     return linear(head, hidden_B)

@@ -1,8 +1,8 @@
 """The packed forward pass: sequences of any length in one row, without padding, blind to each other.
 
 It plugs into transformers as an attention function, so every model that looks its attention up there can run packed:
-variable-length attention on CUDA in half precision, causal attention over buckets of similar length elsewhere, and where
-scores are bounded.
+variable-length attention on CUDA in half precision; causal attention over buckets of similar length elsewhere, and
+where scores are bounded.
 """
 
 from __future__ import annotations

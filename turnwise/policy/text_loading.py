@@ -44,24 +44,14 @@ def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device
         raise ValueError(
             f"{name!r} has no tokenizer that loads; save one there with tokenizer.save_pretrained ({error})"
         ) from error
-    with without_progress_bars():
-        model, found = _from_pretrained(name, dtype=PRECISIONS[dtype], output_loading_info=True)
-    if missing := sorted(found["missing_keys"]):
-        raise ValueError(
-            f"{name!r} has no weights for {missing[0]} (one of {len(missing)} that are missing), which would be random "
-            "numbers; copy the model again, all of its files"
-        )
+    model = _whole_model(name, PRECISIONS[dtype])
     own_memory(model)
     return model.to(device), tokenizer
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
     """A saved model's weights under the names of its modules; files name those of experts and some heads otherwise."""
-    with without_progress_bars():
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, dtype="auto", trust_remote_code=False, use_safetensors=True
-        )
-    return dict(model.named_parameters())
+    return dict(_whole_model(str(folder), "auto").named_parameters())
 
 
 @contextmanager
@@ -152,6 +142,19 @@ def check_packing(model: PreTrainedModel) -> None:
             "tokens and positions, or draws random numbers while it trains; use one of the families in docs/models.md"
         )
     _require_whole_head(model, head, together, logits)
+
+
+def _whole_model(name: str, dtype: torch.dtype | Literal["auto"]) -> PreTrainedModel:
+    with without_progress_bars():
+        model, found = _from_pretrained(
+            name, dtype=dtype, output_loading_info=True, trust_remote_code=False, use_safetensors=True
+        )
+    if missing := sorted(found["missing_keys"]):
+        raise ValueError(
+            f"{name!r} has no weights for {missing[0]} (one of {len(missing)} that are missing), which would be random "
+            "numbers; copy the model again, all of its files"
+        )
+    return model
 
 
 def _require_causal(name: str) -> None:
