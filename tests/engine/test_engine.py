@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 import torch
-from transformers import Gemma2Config, Gemma2ForCausalLM, MistralConfig, MistralForCausalLM
 
 from tests.engine.conversations import greedy_by_transformers, logprobs_by_transformers, play, whole
 from tests.engine.shapes import CONTEXT, SHAPES, VOCABULARY, small_model
@@ -123,26 +121,6 @@ def test_an_idle_session_with_the_same_prompt_does_not_keep_the_only_slot() -> N
     prompt = list(range(1, 20))
     first, second = (engine.run([(name, prompt, GREEDY)])[0] for name in ("a", "b"))
     assert first.ids == second.ids
-
-
-def test_attention_that_the_engine_does_not_compute_is_refused() -> None:
-    sizes: dict[str, Any] = {
-        "vocab_size": 97,
-        "hidden_size": 32,
-        "intermediate_size": 32,
-        "num_hidden_layers": 1,
-        "head_dim": 16,
-    }
-    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 64}
-    windowed = MistralForCausalLM(MistralConfig(**sizes, **heads, sliding_window=8))
-    with pytest.raises(ValueError, match="a window of 8 tokens"):
-        TorchEngine(windowed, memory_bytes=MANY)
-    engine = TorchEngine(windowed, capacity=8, memory_bytes=MANY)
-    assert list(engine.run([("a", [1, 2], SamplingParams(temperature=0, max_tokens=4))])[0].ids) == (
-        greedy_by_transformers(windowed, [1, 2], 4)
-    )
-    with pytest.raises(ValueError, match="attn_logit_softcapping"):
-        TorchEngine(Gemma2ForCausalLM(Gemma2Config(**sizes, **heads, sliding_window=64)), memory_bytes=MANY)
 
 
 def changed(model: torch.nn.Module) -> None:

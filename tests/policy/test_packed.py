@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tests.policy.shapes import CONFIGS, RAGGED, make_batch, make_model
-from turnwise.policy.packed import Layout, packed_attention, packed_hidden
+from turnwise.model_attention import attention
+from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.packed_rows import rows_at_end, rows_before
 from turnwise.types import TokenBatch
 
@@ -67,9 +66,9 @@ def test_the_sliding_window_of_four_ends_at_four() -> None:
     noise = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(1, 2, 9, 8, generator=noise) for _ in range(3))
     layout = Layout.of(torch.tensor([9]))
-    output, _ = packed_attention(nn.Module(), query, key, value, None, layout=layout, sliding_window=4)
+    output, _ = attention(nn.Module(), query, key, value, None, layout=layout, sliding_window=4)
     value[:, :, 4] += 1.0
-    moved, _ = packed_attention(nn.Module(), query, key, value, None, layout=layout, sliding_window=4)
+    moved, _ = attention(nn.Module(), query, key, value, None, layout=layout, sliding_window=4)
     assert ((output - moved).abs().sum((0, 2, 3)) > 0).tolist() == [False] * 4 + [True] * 4 + [False]
 
 
@@ -83,7 +82,7 @@ def test_variable_length_attention_equals_buckets(window: int | None) -> None:
     for dtype in (torch.bfloat16, torch.float32):  # only the first goes the variable-length way
         leaves = [state.to(dtype).requires_grad_() for state in states]
         query, key, value = leaves
-        output, _ = packed_attention(nn.Module(), query, key, value, None, layout=layout, sliding_window=window)
+        output, _ = attention(nn.Module(), query, key, value, None, layout=layout, sliding_window=window)
         results.append([output, *torch.autograd.grad(output.float().square().sum(), leaves)])
     for half, single in zip(*results, strict=True):
         assert float((half.float() - single).norm() / single.norm()) < 2e-2
@@ -121,14 +120,11 @@ def test_a_token_sampled_from_nothing_is_refused_by_name() -> None:
         rows_before(batch, batch.sampled_T.nonzero().squeeze(1))
 
 
-@pytest.mark.parametrize(("name", "words"), [("softcap", "bound on attention scores"), ("s_aux", "attention sinks")])
-def test_unsupported_attention_is_refused(name: str, words: str) -> None:
+def test_unsupported_attention_is_refused() -> None:
     states = torch.zeros(1, 1, 2, 8)
-    options: dict[str, Any] = {name: torch.ones(1)}
-
     layout = Layout.of(torch.tensor([2]))
-    with pytest.raises(ValueError, match=words):
-        packed_attention(nn.Module(), states, states, states, None, layout=layout, **options)
+    with pytest.raises(ValueError, match="attention sinks"):
+        attention(nn.Module(), states, states, states, None, layout=layout, s_aux=torch.ones(1))
 
 
 def test_the_model_says_how_to_use_it_unpacked() -> None:

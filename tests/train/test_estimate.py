@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.model_families import FAMILIES, make_family
 from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.text import TextPolicy
+from turnwise.policy.text_lora import LoraSettings
 from turnwise.train.config import ModelChoice
 from turnwise.train.estimate import GIB, Rates, activation_bytes, estimate, measure
 from turnwise.train.model_shape import read_shape
@@ -137,3 +139,37 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="a folder without a causal language model: "):
         estimate(load_recipe(None, {"model": str(tmp_path), "device": "cpu"}), rates=RATES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_an_estimate(family: str, tmp_path: Path) -> None:
+    make_family(family).config.save_pretrained(tmp_path)
+    recipe = load_recipe(None, {**ON_CPU, "model": {"name": str(tmp_path)}})
+    found = estimate(recipe, rates=RATES)
+    assert found.shape.parameters == sum(parameter.numel() for parameter in make_family(family).parameters())
+    assert all(size >= 0 for size in found.memory.values())
+    assert any("memory" in line for line in found.lines())
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "qwen3-moe", "opt"])
+def test_an_adapter_of_any_family_is_as_large_as_estimated(family: str, tmp_path: Path) -> None:
+    pytest.importorskip("peft")
+    make_family(family).config.save_pretrained(tmp_path)
+    shape = read_shape(ModelChoice.model_validate({"name": str(tmp_path), "lora": {"rank": 4}}))
+    policy = TextPolicy(make_family(family), lora=LoraSettings(rank=4))
+    assert shape.trained == sum(parameter.numel() for parameter in policy.trainable().values())
+
+
+def test_a_token_is_multiplied_by_the_experts_that_it_chooses(tmp_path: Path) -> None:
+    make_family("qwen3-moe").config.save_pretrained(tmp_path)
+    shape = read_shape(ModelChoice(name=str(tmp_path)))
+    # Two of four experts of three 24 x 32 matrices, in each of two layers.
+    assert shape.idle == 2 * 2 * 3 * 24 * 32
+    assert (shape.inner_width, shape.multiplied) == (2 * 24, shape.parameters - shape.embedded - shape.idle)
+
+
+def test_bounded_scores_cost_memory_for_every_pair_of_tokens(tmp_path: Path) -> None:
+    make_family("gemma2").config.save_pretrained(tmp_path)
+    shape = read_shape(ModelChoice(name=str(tmp_path)))
+    short, long = (activation_bytes(shape, 4, checkpointing=False, length=length) for length in (0, 100))
+    assert long - short == 2 * 4 * 100 * 8

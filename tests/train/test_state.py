@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.model_families import make_family
 from tests.train.small_learners import SETTINGS, make_groups, make_learner, make_policy, moved, row, weights
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.packing import pack
@@ -51,6 +52,15 @@ def test_a_learner_from_a_checkpoint_goes_on_bit_for_bit(tmp_path: Path, name: s
     assert_same(learner, resumed)
     for each in (learner, resumed):
         learn(each, first=3, last=4)
+    assert_same(learner, resumed)
+
+
+@pytest.mark.parametrize("family", ["qwen3-moe", "gpt-neox", "gemma2"])
+def test_a_learner_of_any_family_goes_on_bit_for_bit(tmp_path: Path, family: str) -> None:
+    learner, resumed = (Learner(TextPolicy(make_family(family)), row("rebn", {}), SETTINGS, seed=0) for _ in range(2))
+    learn(learner, first=1, last=2)
+    write_state(tmp_path, learner, {})
+    load_learner(tmp_path, resumed)
     assert_same(learner, resumed)
 
 

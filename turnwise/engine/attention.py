@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from turnwise.engine.memory import SlotCache
+from turnwise.model_attention import Kind, bounded_attention
 
 
 class Attend(Protocol):
     """Called once per layer with the new tokens' `[N, heads, head_dim]`; returns their attention output."""
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor: ...
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: Kind) -> Tensor: ...
 
 
 class DecodeAttend:
@@ -32,13 +33,14 @@ class DecodeAttend:
         last_R = torch.zeros(rows, dtype=torch.long, device=slot_B.device)
         self._row_B = slot_B if self._in_place else torch.arange(rows, device=slot_B.device)
         last_R[self._row_B] = position_B
-        reach = torch.arange(self._longest, device=slot_B.device)
-        self._visible = (reach[None, :] <= last_R[:, None])[:, None, None, :]
+        self._last_R = last_R
+        self._visible: dict[int, Tensor] = {}
+        """By window: layers may differ in theirs."""
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: Kind) -> Tensor:
         cache = self._cache
         cache.write(layer, self._slot_B, self._position_B, key, value)
-        rows = self._visible.shape[0]
+        rows = self._last_R.numel()
         if self._in_place:
             keys, values = cache.keys[layer][:rows, :, : self._longest], cache.values[layer][:rows, :, : self._longest]
             wide = query.new_zeros((rows, *query.shape[1:]))
@@ -47,10 +49,13 @@ class DecodeAttend:
             keys = cache.keys[layer][:, :, : self._longest][self._slot_B]
             values = cache.values[layer][:, :, : self._longest][self._slot_B]
             wide = query
-        out = scaled_dot_product_attention(
-            wide[:, :, None], keys, values, attn_mask=self._visible, scale=scale, enable_gqa=True
-        )
-        return out[self._row_B, :, 0]
+        return _attend(wide[:, :, None], keys, values, self._seen(kind.window), kind)[self._row_B, :, 0]
+
+    def _seen(self, window: int | None) -> Tensor:
+        window = min(window or self._longest, self._longest)
+        if window not in self._visible:
+            self._visible[window] = _visible(self._last_R, self._longest, window)[:, None, None, :]
+        return self._visible[window]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,21 +74,31 @@ class PrefillAttend:
     def __init__(self, cache: SlotCache, chunks: Sequence[Chunk], slot_N: Tensor, position_N: Tensor) -> None:
         self._cache, self._chunks, self._slot_N, self._position_N = cache, chunks, slot_N, position_N
 
-    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: Kind) -> Tensor:
         cache = self._cache
         cache.write(layer, self._slot_N, self._position_N, key, value)
         out = torch.empty_like(query)
         for chunk in self._chunks:
             rows, end = slice(chunk.start, chunk.start + chunk.length), chunk.position + chunk.length
-            reach = torch.arange(end, device=query.device)
-            visible = reach[None, :] <= self._position_N[rows, None]
-            result = scaled_dot_product_attention(
+            result = _attend(
                 query[rows].transpose(0, 1)[None],
                 cache.keys[layer][chunk.slot : chunk.slot + 1, :, :end],
                 cache.values[layer][chunk.slot : chunk.slot + 1, :, :end],
-                attn_mask=visible,
-                scale=scale,
-                enable_gqa=True,
+                _visible(self._position_N[rows], end, kind.window),
+                kind,
             )
             out[rows] = result[0].transpose(0, 1)
         return out
+
+
+def _visible(position_N: Tensor, end: int, window: int | None) -> Tensor:
+    """Which of the positions up to `end` each token sees, itself included: `[N, end]`."""
+    reach = torch.arange(end, device=position_N.device)[None, :]
+    seen = reach <= position_N[:, None]
+    return seen if window is None or window >= end else seen & (reach > position_N[:, None] - window)
+
+
+def _attend(query: Tensor, keys: Tensor, values: Tensor, visible: Tensor, kind: Kind) -> Tensor:
+    if kind.softcap is not None:
+        return bounded_attention(query, keys, values, visible, kind)
+    return scaled_dot_product_attention(query, keys, values, attn_mask=visible, scale=kind.scale, enable_gqa=True)

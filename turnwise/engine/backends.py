@@ -59,7 +59,7 @@ def make_backend(model: PreTrainedModel, *, capacity: int, slots: Callable[[Cach
     if model.device.type == "cuda":
         from turnwise.engine.cuda_backend import CudaBackend, suits
 
-        if suits(model):
+        if suits(model, capacity):
             return CudaBackend(model, capacity=capacity, slots=slots)
     return TorchBackend(model, capacity=capacity, slots=slots)
 
@@ -70,7 +70,7 @@ class TorchBackend:
     runs_ahead = False
 
     def __init__(self, model: PreTrainedModel, *, capacity: int, slots: Callable[[CacheShape], int]) -> None:
-        self._runner, self._device = make_runner(model), model.device
+        self._runner, self._device = make_runner(model, capacity), model.device
         shape = self._runner.shape
         self.cache = SlotCache(shape, slots=slots(shape), capacity=capacity, device=model.device)
         self._seed_S = torch.zeros(self.cache.slots, dtype=torch.long)

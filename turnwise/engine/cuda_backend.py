@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import embedding
 from transformers import PreTrainedModel
 
@@ -19,7 +19,7 @@ from turnwise.engine import kernels, sampling_kernels
 from turnwise.engine.attention import Chunk
 from turnwise.engine.backends import Sampled
 from turnwise.engine.memory import CacheShape, SlotCache
-from turnwise.engine.runners import cache_shape, is_plain_llama, linear
+from turnwise.engine.runners import cache_shape, head_logits, is_plain_llama, linear
 from turnwise.engine.sampling import counter_uniform, draw, most_likely, needs_restriction, restrict
 from turnwise.engine.session import Request
 
@@ -27,10 +27,10 @@ RUN_AHEAD = 2
 """Steps the device may be ahead of what the host has read: one hides the host's work, two its hiccups."""
 
 
-def suits(model: PreTrainedModel) -> bool:
+def suits(model: PreTrainedModel, capacity: int) -> bool:
     """Whether the kernels cover this model; others run on plain torch operations."""
     head_dim = cache_shape(model).head_dim
-    return is_plain_llama(model) and head_dim in (16, 32, 64, 128, 256)
+    return is_plain_llama(model, capacity) and head_dim in (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,10 +259,7 @@ class _FusedModel:
         return self._run(id_N, plan.slot_N, plan.position_N, attend)
 
     def logits(self, hidden_B: Tensor) -> Tensor:
-        # Logits near 20 rounded to bf16 are off by up to 0.06: the learner keeps them in fp32, and so do we.
-        if type(self._head) is nn.Linear and self._head.bias is None and hidden_B.dtype != torch.float32:
-            return torch.mm(hidden_B, self._head.weight.t(), out_dtype=torch.float32)
-        return linear(self._head, hidden_B)
+        return head_logits(self._head, hidden_B)
 
     def _run(
         self, id_N: Tensor, slot_N: Tensor, position_N: Tensor, attend: Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AttentionInterface, PreTrainedModel
-from transformers.masking_utils import AttentionMaskInterface
+from transformers import PreTrainedModel
 
-from turnwise.engine.attention import Attend
-from turnwise.engine.memory import CacheShape
+from turnwise.engine.attention import Attend, Chunk, DecodeAttend, PrefillAttend
+from turnwise.engine.memory import CacheShape, SlotCache
+from turnwise.model_attention import (
+    ATTENTION,
+    Kind,
+    as_transformers_runs_it,
+    relative_distance,
+    rounding,
+    use_our_attention,
+)
 
 
 class Runner(Protocol):
@@ -32,9 +39,13 @@ class Runner(Protocol):
 LLAMA_FAMILY = frozenset({"llama", "qwen2", "qwen3", "mistral"})
 
 
-def make_runner(model: PreTrainedModel) -> Runner:
-    """The fastest runner that is exact for this model."""
-    return LlamaRunner(model) if is_plain_llama(model) else HookedRunner(model)
+def make_runner(model: PreTrainedModel, capacity: int) -> Runner:
+    """The fastest runner that is exact for this model and sessions of up to `capacity` tokens."""
+    if is_plain_llama(model, capacity):
+        return LlamaRunner(model)
+    runner = HookedRunner(model)
+    _require_exact(runner, model)
+    return runner
 
 
 def cache_shape(model: PreTrainedModel) -> CacheShape:
@@ -49,32 +60,21 @@ def cache_shape(model: PreTrainedModel) -> CacheShape:
     )
 
 
-def require_served(model: PreTrainedModel, capacity: int) -> None:
-    """Refuse a model whose attention the engine would compute wrongly."""
-    config: Any = model.config.get_text_config()
+def is_plain_llama(model: PreTrainedModel, capacity: int) -> bool:
+    """Whether the model is the Llama recipe with nothing that our own runners leave out."""
+    config: Any = model.config
+    if config.model_type not in LLAMA_FAMILY or config.hidden_act != "silu":
+        return False
+    rope = getattr(config, "rope_parameters", None) or {}
+    plain_rope = rope.get("rope_type", "default") in ("default", "linear", "llama3")
     window = _window(config)
-    if window is not None and window < capacity:
-        raise ValueError(
-            f"the model attends to a window of {window} tokens; set the engine's capacity (rollout.context in a "
-            "recipe) to at most that"
-        )
-    for name in ("attn_logit_softcapping", "final_logit_softcapping"):
-        if getattr(config, name, None) is not None:
-            raise ValueError(f"the engine does not compute {name} of {config.model_type}; use another model or engine")
+    return plain_rope and (window is None or window >= capacity)
 
 
 def _window(config: Any) -> int | None:
     """The sliding window, where layers use one."""
     slides = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
     return getattr(config, "sliding_window", None) if slides else None
-
-
-def is_plain_llama(model: PreTrainedModel) -> bool:
-    """Whether the model is the Llama recipe with nothing that our own runners leave out."""
-    config: Any = model.config
-    rope = getattr(config, "rope_parameters", None) or {}
-    plain_rope = rope.get("rope_type", "default") in ("default", "linear", "llama3")
-    return config.model_type in LLAMA_FAMILY and plain_rope and config.hidden_act == "silu"
 
 
 class LlamaRunner:
@@ -87,7 +87,7 @@ class LlamaRunner:
         self._layers: list[Any] = list(body.layers)
         self._norm, self._rotary = body.norm, body.rotary_emb
         self._head: Any = model.get_output_embeddings()
-        self._scale = self._layers[0].self_attn.scaling
+        self._kind = Kind(scale=self._layers[0].self_attn.scaling)
 
     def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
         x = functional.embedding(id_N, self._embed.weight)
@@ -99,7 +99,7 @@ class LlamaRunner:
         return rms_norm(self._norm, x)
 
     def logits(self, hidden_B: Tensor) -> Tensor:
-        return linear(self._head, hidden_B)
+        return head_logits(self._head, hidden_B)
 
     def _attention(self, number: int, layer: Any, x: Tensor, cosine: Tensor, sine: Tensor, attend: Attend) -> Tensor:
         block, head_dim = layer.self_attn, self.shape.head_dim
@@ -109,13 +109,21 @@ class LlamaRunner:
         if hasattr(block, "q_norm"):
             query, key = rms_norm(block.q_norm, query), rms_norm(block.k_norm, key)
         query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
-        out = attend(number, query, key, value, self._scale)
+        out = attend(number, query, key, value, self._kind)
         return linear(block.o_proj, out.reshape(x.shape[0], -1))
 
 
 def linear(module: Any, x: Tensor) -> Tensor:
     """A linear layer without the module call, unless something (a LoRA) wraps it."""
     return functional.linear(x, module.weight, module.bias) if type(module) is nn.Linear else module(x)
+
+
+def head_logits(head: Any, hidden_B: Tensor) -> Tensor:
+    """The last layer, in single precision where that costs nothing."""
+    # Logits near 20 rounded to bf16 are off by up to 0.06: the learner keeps them in fp32.
+    if type(head) is nn.Linear and head.bias is None and hidden_B.is_cuda and hidden_B.dtype != torch.float32:
+        return torch.mm(hidden_B, head.weight.t(), out_dtype=torch.float32)
+    return linear(head, hidden_B)
 
 
 def rms_norm(module: Any, x: Tensor) -> Tensor:
@@ -136,30 +144,24 @@ def _mlp(block: Any, x: Tensor) -> Tensor:
     return linear(block.down_proj, functional.silu(linear(block.gate_proj, x)) * linear(block.up_proj, x))
 
 
-_ATTEND: ContextVar[Attend] = ContextVar("turnwise_attend")
-_HOOK = "turnwise_engine"
+@dataclass(frozen=True, kw_only=True)
+class _Slots:
+    """Hands a layer's new tokens to the engine's slots."""
 
+    shape: CacheShape
+    write_and_read: Attend
 
-def _hooked_attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Any,
-    scaling: float | None = None,
-    **more: Any,
-) -> tuple[Tensor, None]:
-    """The attention function that transformers calls: hands the new tokens to the engine's slots."""
-    for name in ("softcap", "s_aux", "position_bias"):
-        if more.get(name) is not None:
-            raise ValueError(f"the engine does not compute attention with {name}; use another model or engine")
-    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    query_N, key_N, value_N = query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1)
-    return _ATTEND.get()(module.layer_idx, query_N, key_N, value_N, scale)[None], None
-
-
-AttentionInterface.register(_HOOK, _hooked_attention)
-AttentionMaskInterface.register(_HOOK, lambda *_, **__: None)
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: Kind) -> Tensor:
+        """From [1, heads, N, width] each to [1, N, heads, width]."""
+        query_N, key_N, value_N = (states[0].transpose(0, 1) for states in (query, key, value))
+        kept = (self.shape.kv_heads, self.shape.head_dim)
+        if key_N.shape[1:] != kept or value_N.shape[1:] != kept:
+            raise ValueError(
+                f"the engine keeps keys and values of {kept[0]} heads of width {kept[1]}, but layer {layer} has "
+                f"keys of {key_N.shape[1]} heads of width {key_N.shape[2]} and values of {value_N.shape[1]} heads of "
+                f"width {value_N.shape[2]}; use one of the families in docs/models.md"
+            )
+        return self.write_and_read(layer, query_N, key_N, value_N, kind)[None]
 
 
 class HookedRunner:
@@ -168,19 +170,46 @@ class HookedRunner:
     def __init__(self, model: PreTrainedModel) -> None:
         self.shape = cache_shape(model)
         self._model: Any = model
-        self._body: Any = model.base_model
         self._head: Any = model.get_output_embeddings()
+        self._softcap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
 
     def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
         config, usual = self._model.config, self._model.config._attn_implementation
-        token = _ATTEND.set(attend)
-        config._attn_implementation = _HOOK
+        slots = _Slots(shape=self.shape, write_and_read=attend)
+        if usual != ATTENTION:  # a learner's model stays as it is: its own thread may be running it at this moment
+            config._attn_implementation = ATTENTION
         try:
-            out = self._body(input_ids=id_N[None], position_ids=position_N[None], use_cache=False)
+            body = self._model.base_model
+            out = body(input_ids=id_N[None], position_ids=position_N[None], use_cache=False, layout=slots)
         finally:
-            config._attn_implementation = usual
-            _ATTEND.reset(token)
+            if usual != ATTENTION:
+                config._attn_implementation = usual
         return out.last_hidden_state[0]
 
     def logits(self, hidden_B: Tensor) -> Tensor:
-        return linear(self._head, hidden_B)
+        logits = head_logits(self._head, hidden_B)
+        return logits if self._softcap is None else self._softcap * torch.tanh(logits / self._softcap)
+
+
+@torch.no_grad()
+def _require_exact(runner: Runner, model: PreTrainedModel) -> None:
+    """Refuse a model that the engine runs wrongly: a prompt and two tokens must give the logits of transformers."""
+    device, prompt, count = model.device, 4, 6
+    ids = position = torch.arange(count, device=device)
+    slot = torch.zeros_like(ids)
+    with as_transformers_runs_it(model):
+        expected = model(input_ids=ids[None], use_cache=False).logits[0]
+        use_our_attention(model)  # says so where that cannot be
+    cache = SlotCache(runner.shape, slots=1, capacity=count, device=device)
+    chunk = Chunk(slot=0, start=0, length=prompt, position=0)
+    attends: list[Attend] = [PrefillAttend(cache, [chunk], slot[:prompt], position[:prompt])]
+    attends += [DecodeAttend(cache, slot[:1], position[token : token + 1]) for token in range(prompt, count)]
+    parts = zip(attends, ids.split([prompt, 1, 1]), position.split([prompt, 1, 1]), strict=True)
+    ours = torch.cat([runner.logits(runner.hidden(id_N, position_N, attend)) for attend, id_N, position_N in parts])
+    distance = relative_distance(ours, expected)
+    if not distance <= rounding(model):
+        raise ValueError(
+            f"the engine cannot run {type(model).__name__}: its logits are off by {distance:.0%} of those of "
+            "transformers. Its layers may keep a state beside keys and values, or its logits may be changed after the "
+            "last layer; if dropout is on, call model.eval(). docs/models.md lists what is supported"
+        )

@@ -16,7 +16,6 @@ from turnwise.engine.attention import Chunk
 from turnwise.engine.backends import Backend, Sampled, make_backend
 from turnwise.engine.contract import Completion, Finish, SamplingParams
 from turnwise.engine.memory import slots_within
-from turnwise.engine.runners import require_served
 from turnwise.engine.sampling import session_seed
 from turnwise.engine.session import Request, Session
 
@@ -47,7 +46,7 @@ class TorchEngine:
         seed: int = 0,
         share_prompts: bool = True,
     ) -> None:
-        config: Any = model.config
+        config: Any = model.config.get_text_config()
         limit = int(getattr(config, "max_position_embeddings", 0) or 2048)
         self.capacity = capacity or limit
         if not 2 <= self.capacity <= limit:
@@ -55,9 +54,8 @@ class TorchEngine:
                 f"capacity={self.capacity} (rollout.context in a recipe) must lie between 2 and the model's context of "
                 f"{limit} tokens"
             )
-        require_served(model, self.capacity)
         self._tokenizer = tokenizer
-        self._vocabulary = int(config.get_text_config().vocab_size)
+        self._vocabulary = int(config.vocab_size)
         self._max_batch, self._chunk_tokens, self._seed = max_batch, chunk_tokens, seed
         self._share = share_prompts
         self._backend: Backend = make_backend(

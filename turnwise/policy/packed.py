@@ -1,7 +1,8 @@
 """The packed forward pass: sequences of any length in one row, without padding, blind to each other.
 
 It plugs into transformers as an attention function, so every model that looks its attention up there can run packed:
-variable-length attention on CUDA in half precision, causal attention over buckets of similar length elsewhere.
+variable-length attention on CUDA in half precision; causal attention over buckets of similar length elsewhere, and
+where scores are bounded.
 """
 
 from __future__ import annotations
@@ -12,22 +13,17 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import PreTrainedModel
+
+from turnwise.model_attention import Kind, bounded_attention, use_our_attention
 
 try:
     from torch.nn.attention.varlen import varlen_attn
 except ImportError:  # torch before 2.10
     varlen_attn = None
 
-ATTENTION = "turnwise"
-"""Name of the attention function in transformers."""
-_UNSUPPORTED = {
-    "softcap": "a bound on attention scores",
-    "s_aux": "attention sinks",
-    "position_bias": "position biases",
-}
 _VARLEN_OPTIONS = frozenset(inspect.signature(varlen_attn).parameters) if varlen_attn is not None else frozenset[str]()
 
 
@@ -46,6 +42,12 @@ class Layout:
         offset_S = torch.cat([length_S.new_zeros(1), length_S.cumsum(0)]).int()
         lengths = tuple(length_S.tolist())
         return cls(lengths=lengths, longest=max(lengths, default=0), offset_S=offset_S)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: Kind) -> Tensor:
+        """Causal attention inside each sequence: [1, heads, T, width] to [1, T, heads, width]."""
+        if kind.softcap is None and _varlen_serves(query, value):
+            return _varlen(query, key, value, self, kind)[None]
+        return _bucketed(query, key, value, self, kind)[None]  # pyright: ignore[reportCallIssue]
 
     @cached_property
     def buckets(self) -> list[Tensor]:
@@ -86,46 +88,9 @@ class Layout:
 
 def packed_hidden(model: PreTrainedModel, ids_T: Tensor, position_T: Tensor, layout: Layout) -> Tensor:
     """Hidden states [T, d] of the model's trunk after its last norm; row t has seen tokens up to t of its sequence."""
-    if model.config._attn_implementation != ATTENTION:
-        model.set_attn_implementation(ATTENTION)
+    use_our_attention(model)
     output = model.base_model(input_ids=ids_T[None], position_ids=position_T[None], use_cache=False, layout=layout)
     return output.last_hidden_state[0]
-
-
-def packed_attention(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    layout: Layout | None = None,
-    sliding_window: int | None = None,
-    **others: Any,
-) -> tuple[Tensor, None]:
-    """Causal attention inside each sequence, in the form of transformers: [1, heads, T, width] to [1, T, heads, width].
-
-    Dropout is ignored: log-probs must be those of the distribution that was sampled.
-    """
-    if layout is None:
-        raise ValueError(
-            "this model is set up for packed sequences; "
-            "call model.set_attn_implementation('sdpa') before you use it in any other way"
-        )
-    _refuse_unsupported(module, attention_mask, others)
-    if _varlen_serves(query, value):
-        output = _varlen(query, key, value, layout, scaling, sliding_window)
-    else:
-        output = _bucketed(query, key, value, layout, scaling, sliding_window)  # pyright: ignore[reportCallIssue]
-    return output[None], None
-
-
-def _refuse_unsupported(module: nn.Module, attention_mask: Tensor | None, others: dict[str, Any]) -> None:
-    for name, meaning in _UNSUPPORTED.items():
-        if others.get(name) is not None:
-            raise ValueError(f"{type(module).__name__} has {meaning} ({name}), which packed attention does not support")
-    if attention_mask is not None or not getattr(module, "is_causal", True):
-        raise ValueError(f"{type(module).__name__} is not plain causal attention; use a decoder-only language model")
 
 
 def _varlen_serves(query: Tensor, value: Tensor) -> bool:
@@ -136,9 +101,7 @@ def _varlen_serves(query: Tensor, value: Tensor) -> bool:
     )
 
 
-def _varlen(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, window: int | None
-) -> Tensor:
+def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, kind: Kind) -> Tensor:
     attend: Any = varlen_attn
     # Versions that do not know the option share keys among query heads without being asked.
     options = {"enable_gqa": query.shape[1] != key.shape[1]} if "enable_gqa" in _VARLEN_OPTIONS else {}
@@ -150,36 +113,42 @@ def _varlen(
         layout.offset_S,
         layout.longest,
         layout.longest,
-        scale=scaling,
-        window_size=(-1 if window is None else window - 1, 0),
+        scale=kind.scale,
+        window_size=(-1 if kind.window is None else kind.window - 1, 0),
         **options,
     )
 
 
 @torch.compiler.disable  # its loop differs from batch to batch: tracing it would mean compiling anew each time
-def _bucketed(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, scaling: float | None, window: int | None
-) -> Tensor:
+def _bucketed(query: Tensor, key: Tensor, value: Tensor, layout: Layout, kind: Kind) -> Tensor:
     """One call per bucket. The filling comes after every real token, where causal attention cannot see it."""
-    shared = query.shape[1] != key.shape[1]
     # Gathered once for all buckets: the backward pass of a gather writes the whole row, however little it took.
     gathered = [states[0].transpose(0, 1).index_select(0, layout.row_M) for states in (query, key, value)]
     sizes = [rows.numel() for rows in layout.buckets]
     outputs: list[Tensor] = []
     for rows, *pieces in zip(layout.buckets, *(states.split(sizes) for states in gathered), strict=True):
-        mask = _band(rows.shape[1], window, query.device)
         q, k, v = (piece.unflatten(0, rows.shape).transpose(1, 2) for piece in pieces)
-        output = scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=shared
-        )
+        output = _attend(q, k, v, kind)
         outputs.append(output.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)[layout.place_T]
 
 
-def _band(length: int, window: int | None, device: torch.device) -> Tensor | None:
-    """The mask of a sliding window; None where the window reaches back to the first token anyway."""
-    if window is None or length <= window:
-        return None
+def _attend(query: Tensor, key: Tensor, value: Tensor, kind: Kind) -> Tensor:
+    """Causal attention over sequences of one length."""
+    length = query.shape[-2]
+    window = min(kind.window or length, length)
+    if kind.softcap is not None:
+        return bounded_attention(query, key, value, _band(length, window, query.device), kind)
+    # A window that reaches back to the first token needs no mask.
+    mask = _band(length, window, query.device) if window < length else None
+    shared = query.shape[1] != key.shape[1]
+    return scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=mask is None, scale=kind.scale, enable_gqa=shared
+    )
+
+
+def _band(length: int, window: int, device: torch.device) -> Tensor:
+    """The mask of a sliding window."""
     distance = torch.arange(length, device=device)[:, None] - torch.arange(length, device=device)
     return (distance >= 0) & (distance < window)
 
@@ -188,6 +157,3 @@ def _rounded_up(length: int) -> int:
     """Few distinct lengths, at most a quarter of them filling (short ones: up to 8)."""
     step = max(8, 1 << max(length.bit_length() - 3, 0))
     return -(-length // step) * step
-
-
-AttentionInterface.register(ATTENTION, packed_attention)

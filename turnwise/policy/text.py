@@ -55,8 +55,8 @@ class TextPolicy:
             attach_lora(model, lora)
         choose_trainable(model, train, has_adapter=self.has_adapter)
         remove_dropout(model)
-        check_packing(model)
         model.train()  # the two modes differ in dropout, of which there is none, and in that only this one checkpoints
+        check_packing(model)
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         if compile_layers:

@@ -15,6 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as transformers_logging
 
 from turnwise.exactness import own_memory
+from turnwise.model_attention import as_transformers_runs_it, relative_distance, rounding
 from turnwise.policy.logprobs import Head
 from turnwise.policy.models import resolve_model
 from turnwise.policy.packed import Layout, packed_hidden
@@ -24,6 +25,9 @@ Precision = Literal["fp32", "bf16"]
 _from_pretrained: Any = AutoModelForCausalLM.from_pretrained
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Train = Literal["all", "lora"] | Sequence[str]
+_CHOOSES_BY_CHANCE = frozenset({"phimoe"})
+"""Seldom enough that a check by a few tokens would not find it."""
+_ROUTER_NOISE = ("jitter_noise", "input_jitter_noise")
 
 
 def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device) -> tuple[PreTrainedModel, Any]:
@@ -40,15 +44,14 @@ def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device
         raise ValueError(
             f"{name!r} has no tokenizer that loads; save one there with tokenizer.save_pretrained ({error})"
         ) from error
-    with without_progress_bars():
-        model, found = _from_pretrained(name, dtype=PRECISIONS[dtype], output_loading_info=True)
-    if missing := sorted(found["missing_keys"]):
-        raise ValueError(
-            f"{name!r} has no weights for {missing[0]} (one of {len(missing)} that are missing), which would be random "
-            "numbers; copy the model again, all of its files"
-        )
+    model = _whole_model(name, PRECISIONS[dtype])
     own_memory(model)
     return model.to(device), tokenizer
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """A saved model's weights under the names of its modules; files name those of experts and some heads otherwise."""
+    return dict(_whole_model(str(folder), "auto").named_parameters())
 
 
 @contextmanager
@@ -71,9 +74,8 @@ def head_of(model: PreTrainedModel) -> Head:
             f"the head of {type(model).__name__} is {type(layer).__name__}, not a plain linear layer; "
             "use a language model with an lm_head, and leave the head out of LoRA's targets"
         )
-    return Head(
-        weight_Vd=layer.weight, bias_V=layer.bias, softcap=getattr(model.config, "final_logit_softcapping", None)
-    )
+    softcap = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
+    return Head(weight_Vd=layer.weight, bias_V=layer.bias, softcap=softcap)
 
 
 def choose_trainable(model: PreTrainedModel, train: Train | None, *, has_adapter: bool) -> None:
@@ -94,32 +96,65 @@ def remove_dropout(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
+        for name, value in vars(module).items():  # families that drop by a function keep the share as a number
+            if isinstance(value, float) and (name.endswith(("dropout", "layerdrop")) or name in _ROUTER_NOISE):
+                setattr(module, name, 0.0)
+
+
+def require_finite(model: nn.Module) -> None:
+    """ValueError that names a weight which is not a number: every score would be NaN."""
+    for name, parameter in model.named_parameters():
+        # One pass without a temporary of the weight's size: both pass NaN on.
+        if parameter.numel() and not all(bool(end.isfinite()) for end in parameter.detach().aminmax()):
+            broken = int((~parameter.isfinite()).sum())
+            raise ValueError(
+                f"the model's weight {name} holds NaN or infinity in {broken:,} of {parameter.numel():,} places; its "
+                "file is damaged or its training diverged: load an earlier checkpoint or fetch the model again"
+            )
 
 
 @torch.no_grad()
 def check_packing(model: PreTrainedModel) -> None:
-    """Run a few tokens to see that packed sequences are blind to each other and that the head is the whole head."""
+    """Run a few tokens to see that packed sequences get the numbers of transformers and that the head is all of it."""
+    require_finite(model)
     head = head_of(model)
+    if model.config.model_type in _CHOOSES_BY_CHANCE:
+        raise ValueError(
+            f"{type(model).__name__} chooses experts by chance while it trains, so that it cannot score what was "
+            "sampled; use one of the families in docs/models.md"
+        )
+    if model.base_model is model:
+        raise ValueError(f"{type(model).__name__} has no trunk apart from its head; use one of docs/models.md")
     ids_T = torch.arange(9, device=model.device) % head.weight_Vd.shape[0]
-    length_S = torch.tensor([5, 4], device=model.device)
-    together, logits = _run(model, ids_T, length_S)
-    alone = torch.cat([_run(model, part, part.new_tensor([part.numel()]))[0] for part in ids_T.split([5, 4])])
-    # Another first sequence must leave the second one as it was, to the last bit: a leak may be small.
-    other, _ = _run(model, torch.cat([ids_T[:5].flip(0), ids_T[5:]]), length_S)
-    leaks = not torch.equal(other[5:], together[5:])
-    if leaks or _distance(together, alone) > _tolerance(together.dtype):
+    lengths = [5, 4]
+    together = _packed(model, ids_T, lengths)
+    if not bool(together.isfinite().all()):
+        raise ValueError(f"{type(model).__name__} overflows in {model.dtype}, though its weights are finite; use fp32")
+    _require_blind(model, ids_T, lengths)
+    with as_transformers_runs_it(model):
+        parts = [part[None] for part in ids_T.split(lengths)]
+        alone = torch.cat([model.base_model(input_ids=part, use_cache=False)[0][0] for part in parts])
+        logits = torch.cat([model(input_ids=part, use_cache=False).logits[0] for part in parts])
+    distance = relative_distance(together, alone)
+    if distance > rounding(model):
         raise ValueError(
-            f"in {type(model).__name__} packed sequences see each other: its layers mix tokens outside of attention, "
-            "as convolutions and state-space layers do; use a model of the Llama, Qwen or GPT-2 kind"
+            f"{type(model).__name__} packed is off by {distance:.0%} of its own hidden states: it needs more than "
+            "tokens and positions, or draws random numbers while it trains; use one of the families in docs/models.md"
         )
-    ours = together.float() @ head.weight_Vd.float().T + (0 if head.bias_V is None else head.bias_V.float())
-    if head.softcap is not None:
-        ours = head.softcap * torch.tanh(ours / head.softcap)
-    if _distance(ours, logits.float()) > _tolerance(together.dtype):
+    _require_whole_head(model, head, together, logits)
+
+
+def _whole_model(name: str, dtype: torch.dtype | Literal["auto"]) -> PreTrainedModel:
+    with without_progress_bars():
+        model, found = _from_pretrained(
+            name, dtype=dtype, output_loading_info=True, trust_remote_code=False, use_safetensors=True
+        )
+    if missing := sorted(found["missing_keys"]):
         raise ValueError(
-            f"{type(model).__name__} changes its logits after the last layer in a way that is not supported; "
-            "use a model whose logits are its lm_head's, with or without final_logit_softcapping"
+            f"{name!r} has no weights for {missing[0]} (one of {len(missing)} that are missing), which would be random "
+            "numbers; copy the model again, all of its files"
         )
+    return model
 
 
 def _require_causal(name: str) -> None:
@@ -151,18 +186,39 @@ def _require_matches(model: PreTrainedModel, patterns: Sequence[str]) -> None:
             )
 
 
-def _run(model: PreTrainedModel, ids_T: Tensor, length_S: Tensor) -> tuple[Tensor, Tensor]:
-    """Hidden states by our way in, and logits by the model's own."""
-    position_T = torch.cat([torch.arange(length, device=ids_T.device) for length in length_S.tolist()])
-    layout = Layout.of(length_S)
-    hidden_Td = packed_hidden(model, ids_T, position_T, layout)
-    output = model(input_ids=ids_T[None], position_ids=position_T[None], use_cache=False, layout=layout)
-    return hidden_Td, output.logits[0]
+def _packed(model: PreTrainedModel, ids_T: Tensor, lengths: list[int]) -> Tensor:
+    position_T = torch.cat([torch.arange(length, device=ids_T.device) for length in lengths])
+    return packed_hidden(model, ids_T, position_T, Layout.of(torch.tensor(lengths, device=ids_T.device)))
 
 
-def _distance(actual: Tensor, expected: Tensor) -> float:
-    return float((actual - expected).norm() / expected.norm().clamp_min(1e-30))
+def _require_blind(model: PreTrainedModel, ids_T: Tensor, lengths: list[int]) -> None:
+    """Feed NaN to the first sequence: whatever looks at it, by however small a weight, becomes NaN too.
+
+    Equal bits would ask too much: experts multiply together the tokens that chose them, and a matrix product of another
+    size rounds in another way.
+    """
+
+    def poison(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        return torch.cat([torch.full_like(output[:, : lengths[0]], torch.nan), output[:, lengths[0] :]], dim=1)
+
+    hook = model.get_input_embeddings().register_forward_hook(poison)
+    try:
+        poisoned = _packed(model, ids_T, lengths)
+    finally:
+        hook.remove()
+    if bool(poisoned[lengths[0] :].isnan().any()):
+        raise ValueError(
+            f"in {type(model).__name__} packed sequences see each other: its layers mix tokens outside of attention, "
+            "as convolutions and state-space layers do; use one of the families in docs/models.md"
+        )
 
 
-def _tolerance(dtype: torch.dtype) -> float:
-    return 1e-4 if dtype == torch.float32 else 5e-2
+def _require_whole_head(model: PreTrainedModel, head: Head, hidden_Td: Tensor, logits_TV: Tensor) -> None:
+    ours = hidden_Td.float() @ head.weight_Vd.float().T + (0 if head.bias_V is None else head.bias_V.float())
+    if head.softcap is not None:
+        ours = head.softcap * torch.tanh(ours / head.softcap)
+    if relative_distance(ours, logits_TV) > rounding(model):
+        raise ValueError(
+            f"{type(model).__name__} changes its logits after the last layer in a way that is not supported; "
+            "use a model whose logits are its lm_head's, with or without final_logit_softcapping"
+        )

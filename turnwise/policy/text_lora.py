@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +21,7 @@ class LoraSettings:
     rank: int = 16
     alpha: float = 32.0
     targets: str | tuple[str, ...] = "all-linear"
-    """Names of layers, or all linear ones but the head."""
+    """Names of layers, or all linear ones but the head. Experts and routers stay as they are."""
     seed: int = 0
     """Of the random start of A; B starts at zero, so that the policy starts as its base."""
 
@@ -38,16 +39,37 @@ def attach_lora(model: PreTrainedModel, settings: LoraSettings) -> None:
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]
-        target_modules=settings.targets if isinstance(settings.targets, str) else list(settings.targets),
+        target_modules=_targets(model, settings.targets),
         fan_in_fan_out=model.config.model_type == "gpt2",
     )
     inject_adapter_in_model(config, model)
+    _refuse_adapted_experts(model)
     noise = torch.Generator().manual_seed(settings.seed)
     for name, parameter in model.named_parameters():
         if ".lora_A." in name:
             bound = 1 / math.sqrt(parameter.shape[1])
             start = (torch.rand(parameter.shape, generator=noise) * 2 - 1) * bound
             parameter.data.copy_(start)
+
+
+def _targets(model: PreTrainedModel, targets: str | tuple[str, ...]) -> str | list[str]:
+    if not isinstance(targets, str):
+        return list(targets)
+    if targets != "all-linear" or not any(name.endswith(".experts") for name, _ in model.named_modules()):
+        return targets
+    # By their full names: peft reads the short ones as those of experts, which are not layers.
+    head, kinds = model.get_output_embeddings(), (nn.Linear, Conv1D)
+    return [name for name, layer in model.named_modules() if isinstance(layer, kinds) and layer is not head]
+
+
+def _refuse_adapted_experts(model: PreTrainedModel) -> None:
+    """peft adapts experts by changing the module while it runs, which the engine's thread would see."""
+    for name, layer in _adapted(model).items():
+        if hasattr(layer, "parameter_name"):
+            raise ValueError(
+                f"LoRA cannot adapt {name.removesuffix('.base_layer')}, which holds experts or chooses them; "
+                "leave it out of lora.targets"
+            )
 
 
 def is_adapter(name: str) -> bool:

@@ -129,13 +129,13 @@ def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str,
     copied = row.needs_reference and recipe.model.lora is None  # under an adapter the base is the reference
     learning = _learning_bytes(shape.trained, item)
     per_update = -(-recipe.rollout.episodes // row.minibatches) * length
-    activations = activation_bytes(shape, item, checkpointing=recipe.model.checkpointing)
+    activations = activation_bytes(shape, item, checkpointing=recipe.model.checkpointing, length=length)
     activations *= min(recipe.train.micro_tokens, per_update) * (2 if separate else 1)
     return {
         "weights": shape.parameters * item,
         "gradients": shape.trained * item,
         "AdamW": learning,
-        "critic": shape.multiplied * item if separate else 0,  # without a head of words
+        "critic": (shape.parameters - shape.embedded) * item if separate else 0,  # without a head of words
         "critic's learning": shape.trained * item + learning if separate else 0,
         "reference": shape.parameters * item if copied else 0,
         "engine": int(recipe.rollout.engine_gib * GIB),
@@ -150,12 +150,13 @@ def _learning_bytes(trained: int, item: int) -> int:
     return trained * 4 * copies
 
 
-def activation_bytes(shape: Shape, item: int, *, checkpointing: bool) -> int:
-    """What one token leaves behind for the backward pass.
+def activation_bytes(shape: Shape, item: int, *, checkpointing: bool, length: int = 0) -> int:
+    """What one token leaves behind for the backward pass, in an episode of so many tokens.
 
-    11 widths and 4 inner widths a layer: a fit to the peak memory of the learner's benchmark.
+    11 widths and 4 inner widths a layer: a fit to the peak memory of the learner's benchmark. Bounded scores are kept
+    for every pair of tokens: before and after the softmax, 8 bytes in either precision.
     """
-    layer = item * (11 * shape.width + 4 * shape.inner_width)
+    layer = item * (11 * shape.width + 4 * shape.inner_width) + 8 * shape.score_heads * length
     if not checkpointing:
         return shape.layers * layer
     return shape.layers * shape.width * item + layer  # every layer's input, and one layer recomputed

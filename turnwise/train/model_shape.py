@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.pytorch_utils import Conv1D
 
 from turnwise.policy.models import resolve_model
 from turnwise.train.config import CONTEXT, ModelChoice
@@ -23,32 +24,62 @@ class Shape:
     """Parameters that learn: all of them, or those of the adapter."""
     embedded: int
     """Parameters of tables that are looked up and never multiplied."""
+    idle: int
+    """Parameters of experts that a token does not choose."""
     layers: int
     width: int
     inner_width: int
+    """Of the feed-forward layers that a token goes through, all its experts together."""
+    score_heads: int
+    """Heads whose scores of all pairs of tokens are kept: those of bounded attention, which is written out."""
     context: int
 
     @property
     def multiplied(self) -> int:
         """Parameters that every token is multiplied by."""
-        return self.parameters - self.embedded
+        return self.parameters - self.embedded - self.idle
 
 
 def read_shape(choice: ModelChoice) -> Shape:
     """The sizes of a model that is on this machine."""
     model, config = _blank(choice.name)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    table = model.get_input_embeddings().weight
-    tied = table is model.get_output_embeddings().weight
+    table, head = model.get_input_embeddings().weight, model.get_output_embeddings()
+    tied = head is not None and table is head.weight
+    bounded = getattr(config, "attn_logit_softcapping", None) is not None
     return Shape(
         parameters=parameters,
         trained=parameters if choice.lora is None else _adapter_size(model, choice.lora.rank),
         embedded=0 if tied else table.numel(),  # a tied table is multiplied with, as the head
+        idle=_idle(model, config),
         layers=int(config.num_hidden_layers),
         width=int(config.hidden_size),
-        inner_width=int(getattr(config, "intermediate_size", None) or 4 * config.hidden_size),
+        inner_width=_inner_width(config),
+        score_heads=int(config.num_attention_heads) if bounded else 0,
         context=int(getattr(config, "max_position_embeddings", None) or CONTEXT),
     )
+
+
+def _experts(config: Any) -> tuple[int, int]:
+    """How many experts a token chooses, and of how many; (1, 1) for a model without."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    count = next((int(found) for name in names if (found := getattr(config, name, None))), 1)
+    return min(int(getattr(config, "num_experts_per_tok", None) or 1), count), count
+
+
+def _idle(model: Any, config: Any) -> int:
+    chosen, count = _experts(config)
+    sizes = sum(parameter.numel() for name, parameter in model.named_parameters() if ".experts." in name)
+    return sizes * (count - chosen) // count
+
+
+def _inner_width(config: Any) -> int:
+    chosen, count = _experts(config)
+    width = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    if count == 1:
+        return int(width)
+    each = getattr(config, "moe_intermediate_size", None) or width
+    return int(chosen * each + (getattr(config, "shared_expert_intermediate_size", None) or 0))
 
 
 def _blank(name: str) -> tuple[Any, Any]:
@@ -57,7 +88,7 @@ def _blank(name: str) -> tuple[Any, Any]:
     try:
         config = AutoConfig.from_pretrained(place, local_files_only=True)
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config), config
+            return AutoModelForCausalLM.from_config(config), config.get_text_config()
     except (OSError, ValueError) as error:
         if Path(place).is_dir():
             why = str(error).splitlines()[0]
@@ -70,5 +101,5 @@ def _blank(name: str) -> tuple[Any, Any]:
 
 def _adapter_size(model: Any, rank: int) -> int:
     head = model.get_output_embeddings()
-    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear) and layer is not head]
-    return sum(rank * (layer.in_features + layer.out_features) for layer in layers)
+    layers = [layer for layer in model.modules() if isinstance(layer, (nn.Linear, Conv1D)) and layer is not head]
+    return sum(rank * sum(layer.weight.shape) for layer in layers)

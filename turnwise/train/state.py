@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from turnwise.policy.text_loading import read_weights
 from turnwise.runs.ledger import read_groups, write_groups
 from turnwise.train.learner import Learner
 from turnwise.types import Group
@@ -64,6 +65,8 @@ def load_learner(folder: Path, learner: Learner) -> None:
         weights = load_file(resume / "adapter.safetensors")
     else:
         weights = {name: tensor for file in _model_files(folder) for name, tensor in load_file(file).items()}
+    if not weights.keys() >= learner.policy.trainable().keys():
+        weights = read_weights(folder)
     _copy(weights, learner.policy.trainable())
     learner.actor.load_tensors(load_file(resume / "actor.safetensors"))
     if learner.critic is not None and learner.critic_optimizer is not None:
