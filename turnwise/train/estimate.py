@@ -207,7 +207,9 @@ def _expert_tokens(recipe: Recipe) -> int | None:
     """Of an episode of the environment's expert, in the mean; None where there is none, or no chat template."""
     model, turns = recipe.model, recipe.rollout.max_turns
     try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve_model(model.name), local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            resolve_model(model.name), local_files_only=True, trust_remote_code=False
+        )
         renderer = Renderer(tokenizer, template=model.template, system=model.system)
         groups = expert_groups(
             recipe.env, renderer, count=_EXPERT_EPISODES, max_turns=turns, seed=recipe.seed, only_success=False
