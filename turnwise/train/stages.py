@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from turnwise.envs.registry import make
 from turnwise.evaluate.evaluation import evaluate
 from turnwise.exactness import changed_circumstances
 from turnwise.policy.text import TextPolicy
-from turnwise.runs.folder import RunFolder
+from turnwise.runs.folder import JOURNALS, RunFolder
 from turnwise.runs.settings import CONFIG, META
 from turnwise.train.config import Recipe, Train
 from turnwise.train.console import RunConsole
@@ -53,7 +55,7 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
     renderer = make_renderer(recipe, policy)
     imitation = None if recipe.sft is None else make_imitation(recipe, renderer, note=console.note)
     run = RunFolder.create(folder, _plain(recipe), describe_run(recipe))
-    with run.claim():
+    with run.claim(), _removed_if_blank(folder):
         if imitation is None:
             return _reinforce(recipe, run, console=console, policy=policy)
         stage = sft_recipe(recipe, steps=imitation.steps)
@@ -70,7 +72,8 @@ def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = 
     imitation = make_imitation(recipe, make_renderer(recipe, policy), note=console.note)
     stage = sft_recipe(recipe, steps=imitation.steps)
     run = RunFolder.create(folder, _plain(stage), describe_run(stage))
-    return _shown(_imitate(stage, run, policy, imitation, console=console), console)
+    with _removed_if_blank(folder):
+        return _shown(_imitate(stage, run, policy, imitation, console=console), console)
 
 
 def resume(
@@ -116,6 +119,18 @@ def evaluate_model(
         return evaluate(player, recipe, watch=watch)
     finally:
         player.close()
+
+
+@contextmanager
+def _removed_if_blank(folder: Path) -> Iterator[None]:
+    """A new run that fails before it has recorded anything leaves no folder that would block the next try."""
+    try:
+        yield
+    except Exception:
+        journals = [stage / f"{name}.jsonl" for stage in (folder, folder / SFT) for name in JOURNALS]
+        if (folder / META).is_file() and not any(file.exists() and file.stat().st_size for file in journals):
+            shutil.rmtree(folder)
+        raise
 
 
 def _imitate(
