@@ -4,42 +4,44 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_serializer, model_validator
 
-from turnwise.ops.advantages import ADVANTAGES
-from turnwise.ops.clip_bias import ClipBiasScale
-from turnwise.ops.drift import DriftScale
-from turnwise.ops.filters import FILTERS
-from turnwise.ops.mismatch import MISMATCHES
-from turnwise.ops.normalizers import NORMALIZERS
-from turnwise.ops.ratios import RATIOS
-from turnwise.ops.regularizers import REGULARIZERS
-from turnwise.ops.rewards import REWARDS
-from turnwise.ops.sampling import SAMPLING
-from turnwise.ops.scales import no_scale
-from turnwise.ops.surrogates import SURROGATES
-from turnwise.ops.values import VALUE_LOSSES
-from turnwise.ops.weights import WEIGHTS
-
-AXES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-    "sampling": SAMPLING,
-    "filters": FILTERS,
-    "reward": REWARDS,
-    "advantage": ADVANTAGES,
-    "normalizer": NORMALIZERS,
-    "ratio": RATIOS,
-    "mismatch": MISMATCHES,
-    "surrogate": SURROGATES,
-    "scale": {"none": no_scale, "clip-bias": ClipBiasScale, "drift": DriftScale},
-    "weights": WEIGHTS,
-    "regularizers": REGULARIZERS,
-    "value_loss": VALUE_LOSSES,
+_HOMES = {
+    "sampling": "sampling:SAMPLING",
+    "filters": "filters:FILTERS",
+    "reward": "rewards:REWARDS",
+    "advantage": "advantages:ADVANTAGES",
+    "normalizer": "normalizers:NORMALIZERS",
+    "ratio": "ratios:RATIOS",
+    "mismatch": "mismatch:MISMATCHES",
+    "surrogate": "surrogates:SURROGATES",
+    "scale": "scale_kinds:SCALES",
+    "weights": "weights:WEIGHTS",
+    "regularizers": "regularizers:REGULARIZERS",
+    "value_loss": "values:VALUE_LOSSES",
 }
+
+
+class _Axes(Mapping[str, Mapping[str, Callable[..., Any]]]):
+    """The tables of `turnwise.ops` by axis. They load on use: naming an axis, or an algorithm, needs no torch."""
+
+    def __getitem__(self, axis: str) -> Mapping[str, Callable[..., Any]]:
+        module, _, table = _HOMES[axis].partition(":")
+        return getattr(import_module(f"turnwise.ops.{module}"), table)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_HOMES)
+
+    def __len__(self) -> int:
+        return len(_HOMES)
+
+
+AXES: Mapping[str, Mapping[str, Callable[..., Any]]] = _Axes()
 """Each axis owns a table of functions; a row of an algorithm picks from them."""
 
 

@@ -44,9 +44,7 @@ def play_in_terminal(
                 runner.run(host.close(deadline=_PATIENCE_SECONDS))
 
 
-def _play(
-    runner: LoopRunner, host: Host, seed: int, read: Callable[[str], str], write: Callable[[str], None]
-) -> None:
+def _play(runner: LoopRunner, host: Host, seed: int, read: Callable[[str], str], write: Callable[[str], None]) -> None:
     # Lines are read outside the event loop: inside it, Ctrl-C would not interrupt the waiting.
     first, *others = runner.run(host.seats(deadline=_PATIENCE_SECONDS))
     observation, info = runner.run(host.reset(seed, None, deadline=_PATIENCE_SECONDS))

@@ -14,7 +14,6 @@ from turnwise.evaluate.results import is_complete
 from turnwise.runs.disk import write_whole
 from turnwise.runs.folder import RunFolder
 from turnwise.train.config import Recipe
-from turnwise.train.imitation import sft_recipe
 from turnwise.train.recipes import differences, dump_recipe, load_recipe
 
 _EQUAL = ("device", "model", "env", "rollout", "sft", "eval", "train.steps")
@@ -101,6 +100,8 @@ def require_same_start(folder: Path, wanted: Recipe, *, besides: Sequence[str] =
     """ValueError when the folder holds the imitation of a recipe that differs in more than the settings `besides`."""
     if not (folder / "config.yaml").is_file():
         return
+    from turnwise.train.imitation import sft_recipe  # here, because it imports torch
+
     there = load_recipe(folder / "config.yaml")
     stage = wanted if wanted.sft is None else sft_recipe(wanted, steps=there.train.steps)
     # The name is that of the first algorithm, and which one comes first does not matter.

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from turnwise.algorithm import Algorithm, find_algorithm, preset
 from turnwise.envs.registry import accepts
 from turnwise.policy.models import is_small
-from turnwise.train.config import ModelChoice, Recipe
-from turnwise.train.recipe_checks import check_keys, check_together, explain_mistakes
+from turnwise.train.config import EnvChoice, ModelChoice, Recipe
+from turnwise.train.recipe_checks import check_env_name, check_keys, check_together, explain_mistakes
 from turnwise.train.recipe_layers import Layer, join, read_layers
 
 DEFAULT_ALGORITHM = "turn-ppo-drift"
@@ -32,6 +32,7 @@ def load_recipe(source: str | Path | None, overrides: Mapping[str, Any] | None =
     layers = read_layers(None if source is None else Path(source), overrides or {})
     for layer in layers:
         check_keys(layer)
+    check_env_name(_said(join(layers), "env", "id", EnvChoice().id))  # before the algorithm, which imports torch
     algorithm = _algorithm(layers)
     try:
         recipe = Recipe.model_validate({**join([_unsaid(join(layers)), *layers]), "algorithm": algorithm})
