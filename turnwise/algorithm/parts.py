@@ -11,6 +11,8 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_serializer, model_validator
 
+from turnwise.outside import is_unread, load
+
 _HOMES = {
     "sampling": "sampling:SAMPLING",
     "filters": "filters:FILTERS",
@@ -92,21 +94,34 @@ def _outside_function(axis: str, kind: str) -> Callable[..., Any]:
     if not all(step.isidentifier() for step in (*module.split("."), name)) or module.endswith(".py"):
         raise ValueError(f"{refusal}; write it as package.module:function, without a path or .py")
     try:
-        found = getattr(import_module(module), name, None)
+        found = load(kind)
+    except AttributeError as error:
+        raise ValueError(f"{refusal}: {error}") from error
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         why = f"{module} is not importable from here; set PYTHONPATH to the folder that holds it" if missing else error
         raise ValueError(f"{refusal}: {why}") from error
-    if not callable(found):
-        raise ValueError(f"{refusal}: {module} has no function {name!r}")
+    if not _is_function(axis, found):
+        raise ValueError(f"{refusal}: {module} has no function {name!r} written in Python, and nothing else is called")
     return found
 
 
-def _check_options_are_keywords(axis: str, part: Part) -> None:
+def _is_function(axis: str, found: Any) -> bool:
+    """Decided without a call, because a recipe may name anything, `os:system` included; scales are classes too."""
+    is_scale = axis == "scale" and inspect.isclass(found) and hasattr(found, "observe") and hasattr(found, "finish")
+    return inspect.isfunction(found) or is_scale
+
+
+def _check_signature(axis: str, part: Part) -> None:
     """A part from outside is called with what its axis hands over; everything else must be keyword-only."""
-    handed = _positional(next(iter(AXES[axis].values())))
-    options = _positional(function_of(axis, part.kind))[len(handed) :]
-    if options:
+    handed, function = _positional(next(iter(AXES[axis].values()))), function_of(axis, part.kind)
+    taken, kinds = _positional(function), {each.kind for each in inspect.signature(function).parameters.values()}
+    if len(taken) < len(handed) or kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+        raise ValueError(
+            f"{axis}: {part.kind} is called with ({', '.join(handed)}) and options; it takes "
+            f"{inspect.signature(function)}: name what is handed over and every option"
+        )
+    if options := taken[len(handed) :]:
         raise ValueError(
             f"{axis}: {part.kind} is called with ({', '.join(handed)}); options must be keyword-only: "
             f"put a * before {options[0]!r}"
@@ -120,8 +135,10 @@ def _positional(function: Callable[..., Any]) -> list[str]:
 
 def complete(axis: str, part: Part) -> Part:
     """The part with every option checked and every default written out."""
+    if is_unread(part.kind):
+        return part
     if part.kind not in AXES[axis] and ":" in part.kind:
-        _check_options_are_keywords(axis, part)
+        _check_signature(axis, part)
     model = _options_model(function_of(axis, part.kind))
     unknown = [name for name in part.options if name not in model.model_fields]
     if unknown:

@@ -11,7 +11,8 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from turnwise.cli.common import console, findings_table, one_message, parse_settings
+from turnwise.cli.common import Trust, console, findings_table, one_message, parse_settings
+from turnwise.trust import trusting
 
 if TYPE_CHECKING:
     from turnwise.algorithm import Algorithm
@@ -119,11 +120,12 @@ def explain_command(
     changes: Annotated[
         list[str] | None, typer.Argument(metavar="[AXIS=VALUE]...", help="ratio=token surrogate.high=0.28 epochs=4")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Print an algorithm as the equation that its row composes to."""
     from turnwise.algorithm import explain
 
-    with one_message():
+    with one_message(), trusting(trust):
         typer.echo(explain(_find_row(algorithm).override(parse_settings(changes))), nl=False)
 
 

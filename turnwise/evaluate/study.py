@@ -15,6 +15,7 @@ from turnwise.runs.disk import write_whole
 from turnwise.runs.folder import RunFolder
 from turnwise.train.config import Recipe
 from turnwise.train.recipes import differences, dump_recipe, load_recipe
+from turnwise.trust import is_trusting
 
 _EQUAL = ("device", "model", "env", "rollout", "sft", "eval", "train.steps")
 """What the arms of a study have in common: the start, the tasks, the amount of data and the examination."""
@@ -198,6 +199,7 @@ def _job(command: str, run: PlannedRun) -> Job:
     write_whole(recipe_file, dump_recipe(run.recipe).encode())
     begun = (run.folder / "meta.json").is_file()
     what = ["resume", str(run.folder)] if begun else [command, str(recipe_file), "--output", str(run.folder)]
+    what += ["--trust"] if is_trusting() else []
     return Job(
         name=run.name,
         command=[sys.executable, "-m", "turnwise", *what, "--plain"],

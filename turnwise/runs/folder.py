@@ -27,6 +27,7 @@ from turnwise.runs.disk import (
 )
 from turnwise.runs.journal import Journal, Mark, read_journal
 from turnwise.runs.settings import CONFIG, META, read_config, read_meta, to_json, to_yaml
+from turnwise.trust import sign
 
 Kind = TypeVar("Kind")
 JOURNALS = ("metrics", "turns", "events", "evals")
@@ -213,6 +214,7 @@ def _refuse_content(path: Path) -> None:
 def _write_config(folder: Path, config: Mapping[str, Any]) -> None:
     """The one place where a run's config is written."""
     write_whole(folder / CONFIG, to_yaml(config))
+    sign(folder / CONFIG, config)
 
 
 def _move_into_place(draft: Path, path: Path) -> None:

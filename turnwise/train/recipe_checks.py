@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from turnwise.algorithm import Algorithm, Part, resolve
 from turnwise.algorithm.parts import function_of
 from turnwise.envs.registry import check, find
+from turnwise.outside import is_unread
 from turnwise.train.config import EnvChoice, Recipe
 from turnwise.train.recipe_layers import Layer
 
@@ -34,7 +35,7 @@ def check_env_name(env_id: str) -> None:
     try:
         find(env_id)
     except ValueError as error:
-        if not _PLACE.fullmatch(env_id):
+        if not (_PLACE.fullmatch(env_id) and isinstance(error.__cause__, ImportError | AttributeError)):
             raise ValueError(f"env.id: {error}") from None
 
 
@@ -101,6 +102,8 @@ def _first_key(place: tuple[str, ...]) -> str:
 
 def _check_groups(recipe: Recipe) -> None:
     sampling, episodes = recipe.algorithm.sampling, recipe.rollout.episodes
+    if is_unread(sampling.kind):
+        return
     size = function_of("sampling", sampling.kind)(**sampling.options).tries
     if episodes % size:
         below, above = episodes // size * size, (episodes // size + 1) * size

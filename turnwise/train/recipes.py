@@ -17,6 +17,7 @@ from turnwise.policy.models import is_small
 from turnwise.train.config import EnvChoice, ModelChoice, Recipe
 from turnwise.train.recipe_checks import check_env_name, check_keys, check_together, explain_mistakes
 from turnwise.train.recipe_layers import Layer, join, read_layers
+from turnwise.trust import require_trust
 
 DEFAULT_ALGORITHM = "turn-ppo-drift"
 """What trains when nobody says what should: the row that held in most of our runs (docs/stability.md)."""
@@ -30,6 +31,8 @@ def load_recipe(source: str | Path | None, overrides: Mapping[str, Any] | None =
     `load_recipe("recipes/search-nano.yaml", {"algorithm": "grpo", "train": {"steps": 200}})`
     """
     layers = read_layers(None if source is None else Path(source), overrides or {})
+    if source is not None:
+        require_trust(Path(source), [layer.choices for layer in layers if layer.file is not None])
     for layer in layers:
         check_keys(layer)
     check_env_name(_said(join(layers), "env", "id", EnvChoice().id))  # before the algorithm, which imports torch

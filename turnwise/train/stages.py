@@ -38,6 +38,7 @@ from turnwise.train.setup import (
 from turnwise.train.source import plays_in_lockstep
 from turnwise.train.state import read_state
 from turnwise.train.trainer import Trainer
+from turnwise.trust import sign, why_unsigned
 from turnwise.types import Group
 
 SFT = "sft"
@@ -54,6 +55,7 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
     policy = load_policy(recipe)
     renderer = make_renderer(recipe, policy)
     imitation = None if recipe.sft is None else make_imitation(recipe, renderer, note=console.note)
+    _note_unsigned(recipe, console)
     run = RunFolder.create(folder, _plain(recipe), describe_run(recipe))
     with run.claim(), _removed_if_blank(folder):
         if imitation is None:
@@ -70,6 +72,7 @@ def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = 
     require_sound_env(recipe)
     policy = load_policy(recipe)
     imitation = make_imitation(recipe, make_renderer(recipe, policy), note=console.note)
+    _note_unsigned(recipe, console)
     stage = sft_recipe(recipe, steps=imitation.steps)
     run = RunFolder.create(folder, _plain(stage), describe_run(stage))
     with _removed_if_blank(folder):
@@ -84,6 +87,7 @@ def resume(
     run = RunFolder.open(folder)
     with run.claim():
         before, recipe = (load_recipe(folder / CONFIG, changes) for changes in (None, overrides))
+        sign(folder / CONFIG, run.config)  # whoever made the run: now it is this user's
         _require_same_run(before, recipe)
         _require_more_steps(run, before, recipe)
         now = circumstances(choose_device(recipe))
@@ -119,6 +123,11 @@ def evaluate_model(
         return evaluate(player, recipe, watch=watch)
     finally:
         player.close()
+
+
+def _note_unsigned(recipe: Recipe, console: RunConsole) -> None:
+    if (reason := why_unsigned(_plain(recipe))) is not None:
+        console.note(reason)
 
 
 @contextmanager
