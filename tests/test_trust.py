@@ -19,6 +19,8 @@ from turnwise import outside
 from turnwise.cli import app
 from turnwise.evaluate.comparison import compare_folders
 from turnwise.report import write_report
+from turnwise.runs.folder import RunFolder
+from turnwise.runs.settings import to_yaml
 from turnwise.train.recipes import load_recipe
 from turnwise.train.recorded import Recording
 from turnwise.train.stages import resume, train
@@ -163,7 +165,7 @@ def test_a_run_from_elsewhere_imports_its_code_only_with_trust(made: Path, comma
 def test_a_run_whose_config_was_exchanged_is_not_this_users_any_more(made: Path) -> None:
     config = yaml.safe_load((made / "config.yaml").read_text())
     config["env"] = {"id": "os:system", "kwargs": {"command": f"touch {made / 'owned'}"}, "check": False}
-    (made / "config.yaml").write_text(yaml.safe_dump(config))
+    (made / "config.yaml").write_bytes(to_yaml(config))
     for arguments in (["eval", str(made)], ["resume", str(made), "train.steps=2"]):
         for trust in ([], ["--trust"]):
             assert turnwise(*arguments, *trust).exit_code == 2
@@ -223,9 +225,10 @@ def test_the_key_is_this_users_alone_and_made_once(tmp_path: Path, monkeypatch: 
     config, choices = tmp_path / "config.yaml", {"env": "own_code:Mine"}
     config.write_text("env: own_code:Mine\n")
     (tmp_path / "meta.json").write_text("{}")
-    signers = [threading.Thread(target=sign, args=(tmp_path / f"{number}.yaml", choices)) for number in range(8)]
-    for number, signer in enumerate(signers):
-        (tmp_path / f"{number}.yaml").write_text(str(number))
+    runs = [tmp_path / str(number) for number in range(8)]
+    signers = [threading.Thread(target=sign, args=(run / "config.yaml", b"", choices)) for run in runs]
+    for run, signer in zip(runs, signers, strict=True):
+        run.mkdir()
         signer.start()
     for signer in signers:
         signer.join()
@@ -233,18 +236,38 @@ def test_the_key_is_this_users_alone_and_made_once(tmp_path: Path, monkeypatch: 
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     assert len(key.read_bytes()) == 32
     assert [file.name for file in key.parent.iterdir()] == ["key"]
-    sign(config, choices)
+    sign(config, config.read_bytes(), choices)
     assert load_recipe(config).env.id == "own_code:Mine"
     key.chmod(0o644)
     with pytest.raises(ValueError, match="--trust"):
         load_recipe(config)
 
 
+def test_a_kill_between_signature_and_config_leaves_a_run_that_is_trusted(made: Path) -> None:
+    config = made / "config.yaml"
+    for number in range(20):
+        sign(config, b"a config that was never written %d" % number, {"env": "own_code:Mine"})
+        if number == 3:
+            Recording.open(made)
+    sign(config, config.read_bytes(), {"env": "own_code:Mine"})
+    Recording.open(made)
+    assert (made / SIGNATURE).stat().st_size < 4096
+
+
+def test_the_history_of_a_run_names_no_code_of_its_own(made: Path) -> None:
+    history = made / "history.jsonl"
+    history.write_text(
+        history.read_text().replace("own_code:Mine", "own_code:credit").replace("return-to-go", "own_code:x")
+    )
+    recording = Recording(run=RunFolder.open(made), recipe=load_recipe(made / "config.yaml"))
+    assert recording.recipe_at(1).algorithm == recording.recipe.algorithm
+
+
 def test_a_signature_that_is_a_link_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("env: own_code:Mine\n")
     (tmp_path / "precious").write_text("precious")
     (tmp_path / SIGNATURE).symlink_to(tmp_path / "precious")
-    sign(tmp_path / "config.yaml", {"env": "own_code:Mine"})
+    sign(tmp_path / "config.yaml", b"", {"env": "own_code:Mine"})
     assert (tmp_path / "precious").read_text() == "precious"
 
 

@@ -21,7 +21,9 @@ from turnwise.outside import is_outside, reads
 SIGNATURE = "config.signature"
 """The file beside a run's config that says who wrote it."""
 _META = "meta.json"
-_KEY_BYTES, _MOST = 32, 100
+_KEY_BYTES = 32
+_KEPT, _MOST = 9, 4096
+"""Earlier signatures that are kept, and bytes that are read of them."""
 _OTHERS = 0o077
 """The permissions of everybody else."""
 _trusts = ContextVar("trusts", default=False)
@@ -66,15 +68,19 @@ def require_trust(file: Path, layers: Iterable[Mapping[str, Any]]) -> None:
         )
 
 
-def sign(file: Path, choices: Mapping[str, Any]) -> None:
-    """Vouch for a config that was just written. Without a key it stays unsigned, which `why_unsigned` tells."""
+def sign(file: Path, content: bytes, choices: Mapping[str, Any]) -> None:
+    """Vouch for a config that is about to be written. Without a key it stays unsigned, which `why_unsigned` tells.
+
+    Signatures of what the file held before stay: a kill may come before the file is written.
+    """
     if not outside_names(choices):
         return  # it needs nobody's word
     with suppress(NoKeyError):
-        signature, place = _signature(file, _key(make=True)), file.with_name(SIGNATURE)
-        place.unlink(missing_ok=True)
-        with place.open("x") as opened:  # a new file: a link that lies there would lead elsewhere
-            opened.write(f"{signature}\n")
+        known, place = _signatures(file), file.with_name(SIGNATURE)
+        if (signature := _signature(content, _key(make=True))) not in known:
+            place.unlink(missing_ok=True)
+            with place.open("xb") as opened:  # a new file: a link that lies there would lead elsewhere
+                opened.writelines(line + b"\n" for line in [*known[-_KEPT:], signature])
 
 
 def why_unsigned(choices: Mapping[str, Any]) -> str | None:
@@ -88,19 +94,22 @@ def why_unsigned(choices: Mapping[str, Any]) -> str | None:
 
 
 def _is_signed(file: Path) -> bool:
-    place = file.with_name(SIGNATURE)
-    if not place.is_file():
-        return False
     try:
-        with place.open("rb") as opened:
-            signature = opened.read(_MOST)
-        return hmac.compare_digest(signature.strip(), _signature(file, _key(make=False)).encode())
+        return _signature(file.read_bytes(), _key(make=False)) in _signatures(file)
     except (OSError, NoKeyError):
         return False
 
 
-def _signature(file: Path, key: bytes) -> str:
-    return hmac.new(key, file.read_bytes(), "sha256").hexdigest()
+def _signatures(file: Path) -> list[bytes]:
+    place = file.with_name(SIGNATURE)
+    if not place.is_file():
+        return []
+    with place.open("rb") as opened:
+        return opened.read(_MOST).split()
+
+
+def _signature(content: bytes, key: bytes) -> bytes:
+    return hmac.new(key, content, "sha256").hexdigest().encode()
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, get_origin
 
 from turnwise.envs.base import Env
 from turnwise.envs.foreign import adapted
@@ -188,6 +188,7 @@ def _makes_environments(entry: Any) -> bool:
             made = inspect.get_annotations(entry, eval_str=True).get("return")
         except (AttributeError, NameError, SyntaxError, TypeError):  # an annotation that only a type checker can read
             return False
+    made = get_origin(made) or made  # gymnasium.Env[Any, Any] is no class itself
     return inspect.isclass(made) and all(callable(getattr(made, name, None)) for name in ("reset", "step"))
 
 

@@ -87,7 +87,7 @@ def resume(
     run = RunFolder.open(folder)
     with run.claim():
         before, recipe = (load_recipe(folder / CONFIG, changes) for changes in (None, overrides))
-        sign(folder / CONFIG, run.config)  # whoever made the run: now it is this user's
+        sign(folder / CONFIG, (folder / CONFIG).read_bytes(), run.config)  # whoever made the run: now it is this user's
         _require_same_run(before, recipe)
         _require_more_steps(run, before, recipe)
         now = circumstances(choose_device(recipe))
