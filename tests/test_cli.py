@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 from tests.envs.broken import SoundGame
 from turnwise import __version__
-from turnwise.algorithm import PRESETS
+from turnwise.algorithm import PRESETS, preset
 from turnwise.cli import app
+from turnwise.cli.catalog import _needs
 from turnwise.cli.common import bare_table, parse_settings
 from turnwise.envs.play import play_in_terminal
 from turnwise.policy.nano import make
@@ -143,6 +144,41 @@ def test_commands_about_environments_never_import_torch():
     for arguments in (["envs"], ["check-env", "game/hanoi-easy", "--seeds", "1"]):
         command = [sys.executable, "-c", program + "print('torch' in sys.modules)", *arguments]
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.endswith("False\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["algorithms"], 0),
+        (["trian"], 2),
+        (["explain", "stppo"], 2),
+        (["train", "algorithm=stppo"], 2),
+        (["train", "env=serch/geo-2hop"], 2),
+        (["compare", "stppo", "ppo"], 2),
+        (["train", "trian.steps=3"], 2),
+        (["train", "train.setps=3"], 2),
+        (["train", "recipes/serch-nano.yaml"], 2),
+        (["report", "runs/nowhere"], 2),
+        (["eval", "runs/nowhere"], 2),
+    ],
+)
+def test_lists_and_answers_to_typos_wait_for_neither_torch_nor_transformers(arguments, code):
+    program = (
+        "import sys; from turnwise.cli import app\n"
+        "try: app(sys.argv[1:])\n"
+        "except SystemExit as end: print(end.code, sorted({'torch', 'transformers'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"{code} []"
+
+
+def test_the_needs_that_are_listed_are_those_of_the_whole_rows():
+    for name, (_, said) in PRESETS.items():
+        row = preset(name)
+        kinds = ["" if kind == "none" else kind for kind in (row.critic.level, row.ratio.kind, row.scale.kind)]
+        assert _needs(said) == [*kinds, str(row.updates_per_rollout), str(row.sampling.options.get("size", 1))]
 
 
 def test_check_env_says_fit_or_names_the_defect_and_exits_with_one():

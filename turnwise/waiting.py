@@ -5,16 +5,64 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
 
+class LoopRunner:
+    """Runs coroutines one after another in one event loop: `with LoopRunner() as runner: runner.run(answer())`.
+
+    Unlike `asyncio.Runner` it also works where a loop already runs, as in a notebook: its own then has a thread.
+    """
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._thread: ThreadPoolExecutor | None = None
+        if _is_in_loop():
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="turnwise-loop")
+            self._loop = self._thread.submit(self._runner.get_loop).result()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The coroutine's result."""
+        if self._thread is None:
+            return self._runner.run(coroutine)
+        try:
+            return self._thread.submit(self._runner.run, coroutine).result()
+        except KeyboardInterrupt:  # it reaches only the thread that waits
+            self._loop.call_soon_threadsafe(_cancel_all, self._loop)
+            raise
+
+    def close(self) -> None:
+        """End the loop; safe to call twice."""
+        if self._thread is None:
+            self._runner.close()
+            return
+        with self._thread as thread:
+            thread.submit(self._runner.close).result()
+        self._thread = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     """`finish(answer())` is the coroutine's result, also where an event loop already runs, as in a notebook."""
+    with LoopRunner() as runner:
+        return runner.run(coroutine)
+
+
+def _is_in_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(coroutine)
-    with ThreadPoolExecutor(max_workers=1) as pool:  # a loop of its own needs a thread of its own
-        return pool.submit(asyncio.run, coroutine).result()
+        return False
+    return True
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    for task in asyncio.all_tasks(loop):
+        task.cancel()

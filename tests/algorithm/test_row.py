@@ -175,6 +175,16 @@ MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     ({"advantage": "./mine.py:part"}, r"without a path or \.py"),
     ({"advantage": "mine.py:part"}, r"without a path or \.py"),
     ({"advantage": "math:pi"}, "math has no function 'pi'"),
+    ({"advantage": "math:tau_of_mine"}, "module 'math' has no attribute 'tau_of_mine'"),
+    ({"advantage": "os:system"}, "os has no function 'system' written in Python, and nothing else is called"),
+    ({"advantage": "builtins:exec"}, "builtins has no function 'exec' written in Python"),
+    ({"advantage": "gae", "sampling": "subprocess:Popen"}, "subprocess has no function 'Popen'"),
+    ({"advantage": "gae", "scale": "threading:Thread"}, "threading has no function 'Thread'"),
+    ({"advantage": "subprocess:call"}, r"called with \(batch\) and options; it takes \(\*popenargs, .*every option"),
+    (
+        {"advantage": "gae", "surrogate": "tests.algorithm.test_row:double_reward"},
+        r"called with \(ratios, logprob_T, advantage_T\) and options; it takes \(batch",
+    ),
     (
         {"advantage": "tests.algorithm.test_row:positional"},
         r"called with \(batch\); options must be keyword-only: put a \* before 'factor'",

@@ -87,8 +87,55 @@ def test_wrong_arguments_are_answered_with_the_right_ones():
 
 def test_what_is_no_environment_is_refused_with_what_it_lacks():
     register("test/plain", "builtins:dict")
-    with pytest.raises(ValueError, match=r"test/plain is no environment: it has no reset; derive it from turnwise"):
+    with pytest.raises(ValueError, match=r"builtins:dict is not an environment; name a class with reset and step"):
         make("test/plain")
+    register("test/called", dict)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(
+        ValueError, match=r"test/called is not an environment: it has no reset; derive it from turnwise"
+    ):
+        make("test/called")
+
+
+def annotated(*, split: str = "train") -> Env:
+    return Room(split=split)
+
+
+def unannotated(*, command: str = ""):
+    raise AssertionError("this function does not say that it makes environments")
+
+
+class Duck:
+    """An environment by its methods alone."""
+
+    def reset(self, seed=None, task=None):
+        return "quack?", {}
+
+    def step(self, action):
+        return "", 1.0, True, False, {}
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("place", ["os:system", "subprocess:run", "builtins:eval", "shutil:rmtree", "pathlib:Path"])
+def test_what_is_not_an_environment_is_never_called(place):
+    with pytest.raises(ValueError, match=f"{place} is not an environment; name a class"):
+        find(place)
+    with pytest.raises(ValueError, match=f"{place} is not an environment; name a class"):
+        make(place, command="touch /tmp/never")
+
+
+def test_a_function_of_the_users_own_makes_environments_when_its_annotation_says_so():
+    assert isinstance(make(f"{__name__}:annotated"), Room)
+    assert isinstance(make(f"{__name__}:Duck"), Duck)
+    with pytest.raises(ValueError, match=r"unannotated is not an environment; .*annotation says that it returns one"):
+        make(f"{__name__}:unannotated")
+
+
+def test_every_environment_of_ours_is_one_before_it_is_called():
+    for spec in specs():
+        if spec.extra is None:
+            assert callable(registry._entry(spec))
 
 
 def test_specs_are_sorted_complete_and_each_has_a_summary():

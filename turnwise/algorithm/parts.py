@@ -4,42 +4,46 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_serializer, model_validator
 
-from turnwise.ops.advantages import ADVANTAGES
-from turnwise.ops.clip_bias import ClipBiasScale
-from turnwise.ops.drift import DriftScale
-from turnwise.ops.filters import FILTERS
-from turnwise.ops.mismatch import MISMATCHES
-from turnwise.ops.normalizers import NORMALIZERS
-from turnwise.ops.ratios import RATIOS
-from turnwise.ops.regularizers import REGULARIZERS
-from turnwise.ops.rewards import REWARDS
-from turnwise.ops.sampling import SAMPLING
-from turnwise.ops.scales import no_scale
-from turnwise.ops.surrogates import SURROGATES
-from turnwise.ops.values import VALUE_LOSSES
-from turnwise.ops.weights import WEIGHTS
+from turnwise.outside import is_unread, load
 
-AXES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-    "sampling": SAMPLING,
-    "filters": FILTERS,
-    "reward": REWARDS,
-    "advantage": ADVANTAGES,
-    "normalizer": NORMALIZERS,
-    "ratio": RATIOS,
-    "mismatch": MISMATCHES,
-    "surrogate": SURROGATES,
-    "scale": {"none": no_scale, "clip-bias": ClipBiasScale, "drift": DriftScale},
-    "weights": WEIGHTS,
-    "regularizers": REGULARIZERS,
-    "value_loss": VALUE_LOSSES,
+_HOMES = {
+    "sampling": "sampling:SAMPLING",
+    "filters": "filters:FILTERS",
+    "reward": "rewards:REWARDS",
+    "advantage": "advantages:ADVANTAGES",
+    "normalizer": "normalizers:NORMALIZERS",
+    "ratio": "ratios:RATIOS",
+    "mismatch": "mismatch:MISMATCHES",
+    "surrogate": "surrogates:SURROGATES",
+    "scale": "scale_kinds:SCALES",
+    "weights": "weights:WEIGHTS",
+    "regularizers": "regularizers:REGULARIZERS",
+    "value_loss": "values:VALUE_LOSSES",
 }
+
+
+class _Axes(Mapping[str, Mapping[str, Callable[..., Any]]]):
+    """The tables of `turnwise.ops` by axis. They load on use: naming an axis, or an algorithm, needs no torch."""
+
+    def __getitem__(self, axis: str) -> Mapping[str, Callable[..., Any]]:
+        module, _, table = _HOMES[axis].partition(":")
+        return getattr(import_module(f"turnwise.ops.{module}"), table)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_HOMES)
+
+    def __len__(self) -> int:
+        return len(_HOMES)
+
+
+AXES: Mapping[str, Mapping[str, Callable[..., Any]]] = _Axes()
 """Each axis owns a table of functions; a row of an algorithm picks from them."""
 
 
@@ -90,21 +94,34 @@ def _outside_function(axis: str, kind: str) -> Callable[..., Any]:
     if not all(step.isidentifier() for step in (*module.split("."), name)) or module.endswith(".py"):
         raise ValueError(f"{refusal}; write it as package.module:function, without a path or .py")
     try:
-        found = getattr(import_module(module), name, None)
+        found = load(kind)
+    except AttributeError as error:
+        raise ValueError(f"{refusal}: {error}") from error
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         why = f"{module} is not importable from here; set PYTHONPATH to the folder that holds it" if missing else error
         raise ValueError(f"{refusal}: {why}") from error
-    if not callable(found):
-        raise ValueError(f"{refusal}: {module} has no function {name!r}")
+    if not _is_function(axis, found):
+        raise ValueError(f"{refusal}: {module} has no function {name!r} written in Python, and nothing else is called")
     return found
 
 
-def _check_options_are_keywords(axis: str, part: Part) -> None:
+def _is_function(axis: str, found: Any) -> bool:
+    """Decided without a call, because a recipe may name anything, `os:system` included; scales are classes too."""
+    is_scale = axis == "scale" and inspect.isclass(found) and hasattr(found, "observe") and hasattr(found, "finish")
+    return inspect.isfunction(found) or is_scale
+
+
+def _check_signature(axis: str, part: Part) -> None:
     """A part from outside is called with what its axis hands over; everything else must be keyword-only."""
-    handed = _positional(next(iter(AXES[axis].values())))
-    options = _positional(function_of(axis, part.kind))[len(handed) :]
-    if options:
+    handed, function = _positional(next(iter(AXES[axis].values()))), function_of(axis, part.kind)
+    taken, kinds = _positional(function), {each.kind for each in inspect.signature(function).parameters.values()}
+    if len(taken) < len(handed) or kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+        raise ValueError(
+            f"{axis}: {part.kind} is called with ({', '.join(handed)}) and options; it takes "
+            f"{inspect.signature(function)}: name what is handed over and every option"
+        )
+    if options := taken[len(handed) :]:
         raise ValueError(
             f"{axis}: {part.kind} is called with ({', '.join(handed)}); options must be keyword-only: "
             f"put a * before {options[0]!r}"
@@ -118,8 +135,10 @@ def _positional(function: Callable[..., Any]) -> list[str]:
 
 def complete(axis: str, part: Part) -> Part:
     """The part with every option checked and every default written out."""
+    if is_unread(part.kind):
+        return part
     if part.kind not in AXES[axis] and ":" in part.kind:
-        _check_options_are_keywords(axis, part)
+        _check_signature(axis, part)
     model = _options_model(function_of(axis, part.kind))
     unknown = [name for name in part.options if name not in model.model_fields]
     if unknown:

@@ -53,7 +53,7 @@ class Algorithm(BaseModel):
     scale: Part = NONE
     weights: Part = Part(kind="token-mean")
     regularizers: tuple[Part, ...] = ()
-    critic: Critic = Critic()
+    critic: Critic = Field(default_factory=Critic)
     epochs: int = Field(default=1, ge=1, strict=True)
     minibatches: int = Field(default=1, ge=1, strict=True)
     max_lag: int = Field(default=0, ge=0, strict=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turnwise.algorithm.row import GROUP_ADVANTAGES, Algorithm
-from turnwise.ops.surrogates import CLIPPING, SURROGATES
 
 TOKEN_VALUES = frozenset({"gae", "split-gae", "bilevel-gae"})
 TURN_VALUES = frozenset({"turn-gae"})
@@ -61,6 +60,8 @@ def _loss_refusals(row: Algorithm) -> Iterator[str]:
 
 
 def _scale_refusals(row: Algorithm) -> Iterator[str]:
+    from turnwise.ops.surrogates import CLIPPING, SURROGATES  # here, because it imports torch
+
     if row.scale.kind == "clip-bias" and row.surrogate.kind in SURROGATES.keys() - CLIPPING:
         yield f"scale=clip-bias needs a surrogate that clips, not {row.surrogate.kind}; set scale to none"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from turnwise import __version__
 from turnwise.cli import catalog, inspection, report, reproduction, study, training
+from turnwise.outside import look_in
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -27,8 +27,7 @@ def main(
     ] = False,
 ) -> None:
     """Stable reinforcement learning for multi-turn language-model agents."""
-    if (here := str(Path.cwd())) not in sys.path:  # as `python -m` does: the user's own modules can be named
-        sys.path.insert(0, here)
+    look_in(Path.cwd())  # the user's own modules can be named
 
 
 COMMANDS = {

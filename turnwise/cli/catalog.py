@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Column
 from rich.text import Text
 
-from turnwise.cli.common import bare_table, console, findings_table, one_message, parse_settings
+from turnwise.cli.common import Trust, bare_table, console, findings_table, one_message, parse_settings
+from turnwise.trust import trusting
 
 if TYPE_CHECKING:
     from turnwise.algorithm import Algorithm
@@ -90,10 +92,10 @@ def play(
 
 def algorithms() -> None:
     """List the algorithms there are, and what each needs."""
-    from turnwise.algorithm import PRESETS, preset
+    from turnwise.algorithm import PRESETS
     from turnwise.train.recipes import DEFAULT_ALGORITHM
 
-    needs = {name: _needs(preset(name)) for name in PRESETS}
+    needs = {name: _needs(row) for name, (_, row) in PRESETS.items()}
     about = {name: f"{text}{' (default)' * (name == DEFAULT_ALGORITHM)}" for name, (text, _) in PRESETS.items()}
     out = console()
     if out.width >= _WIDE:
@@ -117,11 +119,21 @@ _NEEDS = ("critic", "ratio", "scale", "updates", "tries")
 _WIDE = 130
 
 
-def _needs(row: Algorithm) -> list[str]:
-    """What helps to choose: the level of critic and ratio, what scales steps, how off-policy it is, and its groups."""
-    level, scale = ("" if kind == "none" else kind for kind in (row.critic.level, row.scale.kind))
-    tries = row.sampling.options.get("size", 1)
-    return [level, row.ratio.kind, scale, str(row.updates_per_rollout), str(tries)]
+def _needs(row: Mapping[str, Any]) -> list[str]:
+    """What helps to choose: the level of critic and ratio, what scales steps, how off-policy it is, and its groups.
+
+    It reads what the preset says, without its parts' own defaults: those would import torch.
+    """
+    from turnwise.algorithm import Algorithm, Part
+
+    said = {name: row.get(name, field.default) for name, field in Algorithm.model_fields.items()}
+    ratio, scale, sampling = (Part.model_validate(said[axis]) for axis in ("ratio", "scale", "sampling"))
+    level, updates, tries = (
+        row.get("critic", {}).get("level", ""),
+        said["epochs"] * said["minibatches"],
+        sampling.options,
+    )
+    return [level, ratio.kind, scale.kind.replace("none", ""), str(updates), str(tries.get("size", 1))]
 
 
 def explain_command(
@@ -129,11 +141,12 @@ def explain_command(
     changes: Annotated[
         list[str] | None, typer.Argument(metavar="[AXIS=VALUE]...", help="ratio=token surrogate.high=0.28 epochs=4")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Print an algorithm as the equation that its row composes to."""
     from turnwise.algorithm import explain
 
-    with one_message():
+    with one_message(), trusting(trust):
         typer.echo(explain(_find_row(algorithm).override(parse_settings(changes))), nl=False)
 
 

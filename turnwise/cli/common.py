@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -20,6 +20,9 @@ from turnwise.untrusted import parse_shallow, printable
 if TYPE_CHECKING:
     from turnwise.envs.check import Finding
 
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Run code that a run folder from elsewhere names; docs/trust.md says why.")
+]
 VERDICT_COLOURS = {"pass": "green", "note": "yellow", "defect": "bold red"}
 """How the verdict of a check looks, whatever was checked."""
 

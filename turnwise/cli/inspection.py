@@ -12,7 +12,8 @@ import typer
 from rich.table import Column
 from rich.text import Text
 
-from turnwise.cli.common import VERDICT_COLOURS, bare_table, console, findings_table, one_message
+from turnwise.cli.common import VERDICT_COLOURS, Trust, bare_table, console, findings_table, one_message
+from turnwise.trust import trusting
 from turnwise.untrusted import printable
 from turnwise.words import counted
 
@@ -45,9 +46,10 @@ def verify(
     steps: Annotated[str | None, typer.Option(help="Only these steps, such as 3,7.")] = None,
     last: Annotated[int | None, typer.Option(min=1, help="Only the last so many recorded steps.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Check a run's saved trajectories: prefixes, masks, staleness, log-probs; exit code 1 when there are defects."""
-    with one_message():
+    with one_message(), trusting(trust):
         chosen = _parse_steps(steps)
         if chosen and last is not None:
             raise ValueError("--steps and --last choose the same thing; give one of them")
@@ -70,9 +72,10 @@ def replay(
     episode: Annotated[
         str | None, typer.Option(metavar="ID", help="Play this episode of the step again, such as step-3/task-7/0.")
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Learn a recorded step again and compare its numbers, or play an episode again; exit code 1 when they differ."""
-    with one_message():
+    with one_message(), trusting(trust):
         if episode is not None:
             from turnwise.train.replay_episode import replay_episode
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnwise.cli.common import console, one_message, parse_settings
+from turnwise.cli.common import Trust, console, one_message, parse_settings
+from turnwise.trust import trusting
 from turnwise.words import counted
 
 if TYPE_CHECKING:
@@ -31,9 +32,10 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each algorithm, on seeds 0, 1, 2, ...")] = 5,
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once; by default as the machine allows.")] = None,
     output: Annotated[Path, typer.Option(help="Folder for the runs and the comparison.")] = Path("runs/compare"),
+    trust: Trust = False,
 ) -> None:
     """Train several algorithms on equal seeds, tasks and data, and compare them. Called again, it goes on."""
-    with one_message():
+    with one_message(), trusting(trust):
         from turnwise.evaluate.study import plan_study, run_study
 
         common = [word for word in words if _is_setting(word)] + ([f"env={env}"] if env else [])

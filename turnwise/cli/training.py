@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from turnwise.cli.common import console, one_message, parse_settings
+from turnwise.cli.common import Trust, console, one_message, parse_settings
+from turnwise.outside import unread
+from turnwise.trust import outside_names, trusting
 
 if TYPE_CHECKING:
     from turnwise.train.config import Recipe
@@ -49,9 +51,10 @@ def train(
     output: Output = None,
     dry_run: DryRun = False,
     quiet: Quiet = None,
+    trust: Trust = False,
 ) -> None:
     """Train an agent. Ctrl-C finishes the step, saves, and says how to resume."""
-    with one_message():
+    with one_message(), trusting(trust), unread(dry_run):
         chosen = _load(recipe, changes)
         if dry_run:
             _show(chosen)
@@ -70,9 +73,10 @@ def sft(
     output: Output = None,
     dry_run: DryRun = False,
     quiet: Quiet = None,
+    trust: Trust = False,
 ) -> None:
     """Only imitate: learn from the environment's expert, or from a file of chats (sft.chats=FILE)."""
-    with one_message():
+    with one_message(), trusting(trust), unread(dry_run):
         chosen = _load(recipe, changes, defaults=("sft={}",))
         if dry_run:
             _show(chosen)
@@ -89,11 +93,12 @@ def resume(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
     changes: Changes = None,
     quiet: Quiet = None,
+    trust: Trust = False,
 ) -> None:
     """Carry on with a run from its newest whole checkpoint; train.steps=400 makes it longer."""
     from turnwise.train import stages
 
-    with one_message(), _screen(run, quiet) as screen:
+    with one_message(), trusting(trust), _screen(run, quiet) as screen:
         summary = stages.resume(run, console=screen, overrides=parse_settings(changes))
     raise typer.Exit(EXIT_CODES[summary["status"]])
 
@@ -107,9 +112,10 @@ def evaluate(
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Of the sampling; 0 is greedy.")] = None,
     show: Annotated[int, typer.Option(min=0, help="Print so many of the episodes, turn by turn.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Play held-out tasks with a trained model, and say how well it does, with 95% intervals."""
-    with one_message():
+    with one_message(), trusting(trust):
         options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
         recipe, weights = _find_model(model, [*given, *(changes or [])])
@@ -162,6 +168,8 @@ def _show(recipe: Recipe) -> None:
         typer.echo(f"# {line}")
     for doubt in [*resolve(recipe.algorithm), *find_doubts(recipe, context=needed.context)]:
         typer.echo(f"# note: {doubt}")
+    for name in outside_names(recipe.model_dump(mode="json")):
+        typer.echo(f"# note: {name} was not imported; what it takes is checked when the run starts")
 
 
 def new_folder(folder: Path | None, *, default: Path) -> Path:

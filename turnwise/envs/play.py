@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from turnwise.envs.faults import EpisodeError
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host, Workers
 from turnwise.untrusted import printable
+from turnwise.waiting import LoopRunner
 
 _PATIENCE_SECONDS = 600.0
 _BOX = r"\boxed"
@@ -30,7 +30,7 @@ def play_in_terminal(
     """
     source = EnvSource(env=env, kwargs=kwargs)
     _ = source.spec  # an unknown id raises before anything starts
-    with asyncio.Runner() as runner:
+    with LoopRunner() as runner:
         host: Host | None = None
         try:
             host = runner.run(Workers(execution="inline").open(source, deadline=_PATIENCE_SECONDS))
@@ -44,9 +44,7 @@ def play_in_terminal(
                 runner.run(host.close(deadline=_PATIENCE_SECONDS))
 
 
-def _play(
-    runner: asyncio.Runner, host: Host, seed: int, read: Callable[[str], str], write: Callable[[str], None]
-) -> None:
+def _play(runner: LoopRunner, host: Host, seed: int, read: Callable[[str], str], write: Callable[[str], None]) -> None:
     # Lines are read outside the event loop: inside it, Ctrl-C would not interrupt the waiting.
     first, *others = runner.run(host.seats(deadline=_PATIENCE_SECONDS))
     observation, info = runner.run(host.reset(seed, None, deadline=_PATIENCE_SECONDS))

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, get_origin
 
 from turnwise.envs.base import Env
 from turnwise.envs.foreign import adapted
+from turnwise.outside import NotImportedError, is_outside, load
 
 ENTRY_POINT_GROUP = "turnwise.envs"
 """Installed packages list `name = "module"` here; importing the module registers its environments."""
@@ -139,7 +140,9 @@ def make(env_id: str, **kwargs: Any) -> Env:
         check_arguments(env_id, factory, arguments)
         env = adapted(factory(**arguments))
         if missing := [name for name in ("reset", "step", "close") if not callable(getattr(env, name, None))]:
-            raise ValueError(f"{env_id} is no environment: it has no {missing[0]}; derive it from turnwise.envs.Env")
+            raise ValueError(
+                f"{env_id} is not an environment: it has no {missing[0]}; derive it from turnwise.envs.Env"
+            )
         return env
     except ModuleNotFoundError as error:
         raise _missing_extra(spec, env_id, error) from error
@@ -184,18 +187,42 @@ def accepts(env_id: str, argument: str) -> bool:
     return argument in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
+def is_ours(env_id: str) -> bool:
+    """Whether the environment comes with turnwise; raises ValueError for an unknown id."""
+    entry_point = find(env_id)[0].entry_point
+    return isinstance(entry_point, str) and not is_outside(entry_point)
+
+
 def _entry(spec: EnvSpec) -> Callable[..., Env]:
     if callable(spec.entry_point):
         return spec.entry_point
-    module, _, name = spec.entry_point.partition(":")
-    return getattr(import_module(module), name)
+    entry = load(spec.entry_point)
+    if not _makes_environments(entry):
+        raise ValueError(
+            f"{spec.entry_point} is not an environment; name a class with reset and step, or a function whose "
+            "annotation says that it returns one (-> Env)"
+        )
+    return entry
 
 
-@cache
+def _makes_environments(entry: Any) -> bool:
+    """Decided without a call, because a recipe may name anything, `os:system` included."""
+    made = entry
+    if inspect.isfunction(entry):
+        try:
+            made = inspect.get_annotations(entry, eval_str=True).get("return")
+        except (AttributeError, NameError, SyntaxError, TypeError):  # an annotation that only a type checker can read
+            return False
+    made = get_origin(made) or made  # gymnasium.Env[Any, Any] is no class itself
+    return inspect.isclass(made) and all(callable(getattr(made, name, None)) for name in ("reset", "step"))
+
+
 def _unregistered(place: str) -> EnvSpec:
     spec = EnvSpec(id=place, entry_point=place, summary="")
     try:
-        entry = _entry(spec)
+        _entry(spec)
+    except NotImportedError:
+        pass  # it is found when it is built
     except (ModuleNotFoundError, AttributeError) as error:
         module, _, name = place.partition(":")
         fix = (
@@ -204,8 +231,6 @@ def _unregistered(place: str) -> EnvSpec:
             else ("run this in the folder that holds the module")
         )
         raise ValueError(f"cannot import {place}: {error}; {fix}") from error
-    if not callable(entry):
-        raise ValueError(f"{place} is {entry!r}; name a class of environments, or a function that makes one")
     return spec
 
 

@@ -14,8 +14,8 @@ from turnwise.evaluate.results import is_complete
 from turnwise.runs.disk import write_whole
 from turnwise.runs.folder import RunFolder
 from turnwise.train.config import Recipe
-from turnwise.train.imitation import sft_recipe
 from turnwise.train.recipes import differences, dump_recipe, load_recipe
+from turnwise.trust import is_trusting
 
 _EQUAL = ("device", "model", "env", "rollout", "sft", "eval", "train.steps")
 """What the arms of a study have in common: the start, the tasks, the amount of data and the examination."""
@@ -101,6 +101,8 @@ def require_same_start(folder: Path, wanted: Recipe, *, besides: Sequence[str] =
     """ValueError when the folder holds the imitation of a recipe that differs in more than the settings `besides`."""
     if not (folder / "config.yaml").is_file():
         return
+    from turnwise.train.imitation import sft_recipe  # here, because it imports torch
+
     there = load_recipe(folder / "config.yaml")
     stage = wanted if wanted.sft is None else sft_recipe(wanted, steps=there.train.steps)
     # The name is that of the first algorithm, and which one comes first does not matter.
@@ -197,6 +199,7 @@ def _job(command: str, run: PlannedRun) -> Job:
     write_whole(recipe_file, dump_recipe(run.recipe).encode())
     begun = (run.folder / "meta.json").is_file()
     what = ["resume", str(run.folder)] if begun else [command, str(recipe_file), "--output", str(run.folder)]
+    what += ["--trust"] if is_trusting() else []
     return Job(
         name=run.name,
         command=[sys.executable, "-m", "turnwise", *what, "--plain"],

@@ -11,14 +11,13 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
-from safetensors.torch import save_file
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from typing import TYPE_CHECKING
 
 from turnwise.cache import cache_folder
 from turnwise.policy.rendering_templates import NANO
+
+if TYPE_CHECKING:  # a name such as `pico-7` is read without torch; a model is made with it
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 _VERSION = "1"  # part of the folder's name: raise it when the model that a seed makes changes
 _NAME = re.compile(r"(pico(?:-guess)?)(?:-(\d+))?")
@@ -84,6 +83,8 @@ def pico_folder(name: str) -> Path:
 
 def _save(model: LlamaForCausalLM, folder: Path) -> None:
     """As `save_pretrained` does, without its progress bar."""
+    from safetensors.torch import save_file
+
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
     save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
@@ -91,6 +92,9 @@ def _save(model: LlamaForCausalLM, folder: Path) -> None:
 
 def build_tokenizer(family: Family = FAMILIES["pico"]) -> PreTrainedTokenizerFast:
     """One token for each of the family's words, and the chat markers."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
     vocabulary = [*_MARKERS, *(_BLANK + word.replace(" ", _BLANK) for word in (_UNKNOWN, *family.words))]
     core = Tokenizer(models.WordLevel({token: id for id, token in enumerate(vocabulary)}, unk_token=_BLANK + _UNKNOWN))
     by_word = family.breaks is None
@@ -116,6 +120,9 @@ def build_tokenizer(family: Family = FAMILIES["pico"]) -> PreTrainedTokenizerFas
 
 def build_model(seed: int, family: Family = FAMILIES["pico"]) -> LlamaForCausalLM:
     """A model with random weights that depend on the seed alone."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     config = LlamaConfig(
         vocab_size=len(_MARKERS) + 1 + len(family.words),
         hidden_size=48,

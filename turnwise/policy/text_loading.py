@@ -22,7 +22,7 @@ from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.text_lora import is_adapter
 
 Precision = Literal["fp32", "bf16"]
-_from_pretrained: Any = AutoModelForCausalLM.from_pretrained
+_CausalLM: Any = AutoModelForCausalLM  # whose stubs do not know `output_loading_info`
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Train = Literal["all", "lora"] | Sequence[str]
 _CHOOSES_BY_CHANCE = frozenset({"phimoe"})
@@ -38,8 +38,9 @@ def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device
         raise ValueError(f"there is no folder {str(name)!r}; give a model's folder, or a name as a string")
     name = resolve_model(str(name))
     _require_causal(name)
+    _require_safetensors(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{name!r} has no tokenizer that loads; save one there with tokenizer.save_pretrained ({error})"
@@ -146,7 +147,7 @@ def check_packing(model: PreTrainedModel) -> None:
 
 def _whole_model(name: str, dtype: torch.dtype | Literal["auto"]) -> PreTrainedModel:
     with without_progress_bars():
-        model, found = _from_pretrained(
+        model, found = _CausalLM.from_pretrained(
             name, dtype=dtype, output_loading_info=True, trust_remote_code=False, use_safetensors=True
         )
     if missing := sorted(found["missing_keys"]):
@@ -159,7 +160,7 @@ def _whole_model(name: str, dtype: torch.dtype | Literal["auto"]) -> PreTrainedM
 
 def _require_causal(name: str) -> None:
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ValueError(
             f"{name!r} is neither a folder with a transformers model nor a model that could be fetched: {error}"
@@ -168,6 +169,15 @@ def _require_causal(name: str) -> None:
         raise ValueError(
             f"{name!r} is a {config.model_type} model, not a causal language model; "
             "use one that predicts the next token, such as a Llama or Qwen"
+        )
+
+
+def _require_safetensors(name: str) -> None:
+    """ValueError for a folder whose weights are pickled: unpickling runs whatever the file says."""
+    if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
+        raise ValueError(
+            f"{name!r} has no weights in safetensors, and no others are read, because loading them may run code; "
+            "convert a model that you trust with model.save_pretrained"
         )
 
 

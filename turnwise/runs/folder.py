@@ -27,6 +27,7 @@ from turnwise.runs.disk import (
 )
 from turnwise.runs.journal import Journal, Mark, read_journal
 from turnwise.runs.settings import CONFIG, META, read_config, read_meta, to_json, to_yaml
+from turnwise.trust import SIGNATURE, sign
 
 Kind = TypeVar("Kind")
 JOURNALS = ("metrics", "turns", "events", "evals")
@@ -201,7 +202,7 @@ class RunFolder:
 
     def _require_own(self) -> None:
         """Raise where what lies in the folder would lead a writer out of it."""
-        files = (CONFIG, META, "lock", *(f"{name}.jsonl" for name in (*JOURNALS, _HISTORY)))
+        files = (CONFIG, SIGNATURE, META, "lock", *(f"{name}.jsonl" for name in (*JOURNALS, _HISTORY)))
         for name in (*files, *_OTHERS):
             require_own(self.path / name)
 
@@ -222,7 +223,9 @@ def _refuse_content(path: Path) -> None:
 
 def _write_config(folder: Path, config: Mapping[str, Any]) -> None:
     """The one place where a run's config is written."""
-    write_whole(folder / CONFIG, to_yaml(config))
+    content = to_yaml(config)
+    sign(folder / CONFIG, content, config)  # first: a kill must not leave a config that nobody vouches for
+    write_whole(folder / CONFIG, content)
 
 
 def _move_into_place(draft: Path, path: Path) -> None:

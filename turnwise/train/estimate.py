@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from turnwise.envs.registry import is_ours
+from turnwise.outside import reads
 from turnwise.policy.logprobs import LOGITS_AT_ONCE
 from turnwise.policy.models import resolve_model
 from turnwise.policy.rendering import Renderer
@@ -211,9 +213,13 @@ def _most_tokens(recipe: Recipe, shape: Shape) -> int:
 
 def _expert_tokens(recipe: Recipe) -> int | None:
     """Of an episode of the environment's expert, in the mean; None where there is none, or no chat template."""
+    if not (reads() or is_ours(recipe.env.id)):
+        return None  # its expert is the user's own code
     model, turns = recipe.model, recipe.rollout.max_turns
     try:
-        tokenizer = AutoTokenizer.from_pretrained(resolve_model(model.name), local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            resolve_model(model.name), local_files_only=True, trust_remote_code=False
+        )
         renderer = Renderer(tokenizer, template=model.template, system=model.system)
         groups = expert_groups(
             recipe.env, renderer, count=_EXPERT_EPISODES, max_turns=turns, seed=recipe.seed, only_success=False

@@ -86,9 +86,9 @@ def _blank(name: str) -> tuple[Any, Any]:
     """The model without memory for its weights, and its config."""
     place = resolve_model(name)
     try:
-        config = AutoConfig.from_pretrained(place, local_files_only=True)
+        config = AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config), config.get_text_config()
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=False), config.get_text_config()
     except (OSError, ValueError) as error:
         if Path(place).is_dir():
             why = str(error).splitlines()[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -17,6 +16,7 @@ from turnwise.rollout.policy_agent import PolicyAgent
 from turnwise.rollout.scheduler import Finished, Scheduler, in_groups
 from turnwise.train.config import CONTEXT, Rollout
 from turnwise.types import Group
+from turnwise.waiting import LoopRunner
 
 
 class Player:
@@ -42,7 +42,7 @@ class Player:
         self._sampling = SamplingParams(max_tokens=rollout.max_tokens, temperature=rollout.temperature)
         self.scheduler = self.make_scheduler()
         # One event loop for the whole run: worker processes of environments belong to it.
-        self._runner = asyncio.Runner()
+        self._runner = LoopRunner()
 
     def make_scheduler(self) -> Scheduler:
         """A scheduler with the recipe's limits; each event loop needs its own."""

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from turnwise.algorithm import Algorithm, Part, resolve
 from turnwise.algorithm.parts import function_of
 from turnwise.envs.registry import check, find
+from turnwise.outside import is_unread
 from turnwise.train.config import EnvChoice, Recipe
-from turnwise.train.guard import Guard
 from turnwise.train.recipe_layers import Layer
 from turnwise.words import counted
 
@@ -31,8 +31,19 @@ def explain_mistakes(error: ValidationError, layers: list[Layer]) -> str:
     return "\n".join(_readable(item, layers) for item in error.errors())
 
 
+def check_env_name(env_id: str) -> None:
+    """Refuse an environment that does not exist; one of the user's own is found when it is built."""
+    try:
+        find(env_id)
+    except ValueError as error:
+        if not (_PLACE.fullmatch(env_id) and isinstance(error.__cause__, ImportError | AttributeError)):
+            raise ValueError(f"env.id: {error}") from None
+
+
 def check_together(recipe: Recipe) -> None:
     """What only several keys together can get wrong, and needs no model to see."""
+    from turnwise.train.guard import Guard  # here, because it imports torch
+
     resolve(recipe.algorithm)
     Guard(recipe.guard)  # it knows its signals
     _check_groups(recipe)
@@ -134,6 +145,8 @@ def _first_key(place: tuple[str, ...]) -> str:
 
 def _check_groups(recipe: Recipe) -> None:
     sampling, episodes = recipe.algorithm.sampling, recipe.rollout.episodes
+    if is_unread(sampling.kind):
+        return
     size = function_of("sampling", sampling.kind)(**sampling.options).tries
     if episodes % size:
         below, above = episodes // size * size, (episodes // size + 1) * size
@@ -147,10 +160,8 @@ def _check_groups(recipe: Recipe) -> None:
 def _check_env(env: EnvChoice, *, evaluated: bool) -> None:
     try:
         find(env.id)
-    except ValueError as error:
-        if _PLACE.fullmatch(env.id):
-            return  # found when it is built
-        raise ValueError(f"env.id: {error}") from None
+    except ValueError:  # of the user's own
+        return
     held_out = env.held_out if evaluated else {}
     for key, arguments in (("kwargs", env.kwargs), ("held_out", {**env.kwargs, **held_out})):
         try:

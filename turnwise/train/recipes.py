@@ -17,9 +17,10 @@ from turnwise.envs.registry import accepts
 from turnwise.policy.models import is_small
 from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.folder import CONFIG, META
-from turnwise.train.config import ModelChoice, Recipe
-from turnwise.train.recipe_checks import check_keys, check_together, explain_mistakes
+from turnwise.train.config import EnvChoice, ModelChoice, Recipe
+from turnwise.train.recipe_checks import check_env_name, check_keys, check_together, explain_mistakes
 from turnwise.train.recipe_layers import Layer, join, read_layers
+from turnwise.trust import require_trust
 
 DEFAULT_ALGORITHM = "turn-ppo-drift"
 """What trains when nobody says what should: the row that held in most of our runs (docs/stability.md)."""
@@ -33,8 +34,11 @@ def load_recipe(source: str | Path | None, overrides: Mapping[str, Any] | None =
     `load_recipe("recipes/search-nano.yaml", {"algorithm": "grpo", "train": {"steps": 200}})`
     """
     layers = read_layers(None if source is None else Path(source), overrides or {})
+    if source is not None:
+        require_trust(Path(source), [layer.choices for layer in layers if layer.file is not None])
     for layer in layers:
         check_keys(layer)
+    check_env_name(_said(join(layers), "env", "id", EnvChoice().id))  # before the algorithm, which imports torch
     algorithm = _algorithm(layers)
     try:
         recipe = Recipe.model_validate({**join([_unsaid(join(layers)), *layers]), "algorithm": algorithm})

@@ -54,9 +54,10 @@ class Recording:
 
     def recipe_at(self, step: int) -> Recipe:
         """The recipe with which a step was learnt: a run may have been resumed with changes."""
-        config = self.run.config_at(step)
+        fixed = {name: getattr(self.recipe, name) for name in FIXED}  # the history must not name other code
         try:
-            changed = {name: getattr(Recipe.model_validate(config), name) for name in _CHANGING}
+            then = Recipe.model_validate({**self.run.config_at(step), **fixed})
+            changed = {name: getattr(then, name) for name in _CHANGING}
         except ValidationError:
             raise RunFolderError(f"{self.run.history.path} has no valid recipe for step {step}") from None
         return self.recipe.model_copy(update=changed)

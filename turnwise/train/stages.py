@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from turnwise.envs.registry import make
 from turnwise.evaluate.evaluation import evaluate
 from turnwise.exactness import changed_circumstances
 from turnwise.policy.text import TextPolicy
-from turnwise.runs.folder import RunFolder
+from turnwise.runs.folder import JOURNALS, RunFolder
 from turnwise.runs.settings import CONFIG, META
 from turnwise.train.config import Recipe, Train
 from turnwise.train.console import RunConsole
@@ -39,6 +41,7 @@ from turnwise.train.setup import (
 from turnwise.train.source import plays_in_lockstep
 from turnwise.train.state import read_state
 from turnwise.train.trainer import Trainer
+from turnwise.trust import sign, why_unsigned
 from turnwise.types import Group
 from turnwise.words import counted
 
@@ -59,8 +62,9 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
     imitation = None
     if recipe.sft is not None:
         imitation = make_imitation(recipe, renderer, room=policy.room, note=console.note)
+    _note_unsigned(recipe, console)
     run = RunFolder.create(folder, _plain(recipe), describe_run(recipe))
-    with run.claim():
+    with run.claim(), _removed_if_blank(folder):
         if imitation is None:
             return _reinforce(recipe, run, console=console, policy=policy)
         stage = sft_recipe(recipe, steps=imitation.steps)
@@ -76,9 +80,11 @@ def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = 
     policy = load_policy(recipe)
     require_engine_memory(recipe, policy)
     imitation = make_imitation(recipe, make_renderer(recipe, policy), room=policy.room, note=console.note)
+    _note_unsigned(recipe, console)
     stage = sft_recipe(recipe, steps=imitation.steps)
     run = RunFolder.create(folder, _plain(stage), describe_run(stage))
-    return _shown(_imitate(stage, run, policy, imitation, console=console), console)
+    with _removed_if_blank(folder):
+        return _shown(_imitate(stage, run, policy, imitation, console=console), console)
 
 
 def resume(
@@ -89,6 +95,7 @@ def resume(
     run = RunFolder.open(folder)
     with run.claim():
         before, recipe = (load_recipe(folder / CONFIG, changes) for changes in (None, overrides))
+        sign(folder / CONFIG, (folder / CONFIG).read_bytes(), run.config)  # whoever made the run: now it is this user's
         _require_same_run(before, recipe)
         _require_more_steps(run, before, recipe)
         now = circumstances(choose_device(recipe))
@@ -125,6 +132,23 @@ def evaluate_model(
         return evaluate(player, recipe, watch=watch)
     finally:
         player.close()
+
+
+def _note_unsigned(recipe: Recipe, console: RunConsole) -> None:
+    if (reason := why_unsigned(_plain(recipe))) is not None:
+        console.note(reason)
+
+
+@contextmanager
+def _removed_if_blank(folder: Path) -> Iterator[None]:
+    """A new run that fails before it has recorded anything leaves no folder that would block the next try."""
+    try:
+        yield
+    except Exception:
+        journals = [stage / f"{name}.jsonl" for stage in (folder, folder / SFT) for name in JOURNALS]
+        if (folder / META).is_file() and not any(file.exists() and file.stat().st_size for file in journals):
+            shutil.rmtree(folder)
+        raise
 
 
 def _imitate(

@@ -61,7 +61,7 @@ class Echo(Corridor):
 
     oracle = None
 
-def limited(length=4):
+def limited(length=4) -> gymnasium.Env:
     """A function that makes one, with a wrapper around it."""
     return gymnasium.wrappers.TimeLimit(Numbered(length), max_episode_steps=3)
 
@@ -234,10 +234,10 @@ import textworld.gym
 PATH = {path!r}
 INFOS = textworld.EnvInfos(won=True, lost=True, admissible_commands=True, policy_commands=True)
 
-def plain():
+def plain() -> textworld.core.Environment:
     return textworld.start(PATH, INFOS)
 
-def pool():
+def pool() -> textworld.gym.envs.TextworldGymEnv:
     return textworld.gym.make(textworld.gym.register_game(PATH, INFOS, max_episode_steps=3))
 """
 

@@ -1,18 +1,32 @@
+import os
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("reasoning_gym", reason="needs turnwise[reasoning-gym]")
 
+from reasoning_gym.composite import DatasetSpec
 from reasoning_gym.factory import DATASETS
 
 from tests.envs.adapters.play import assert_contract, assert_snapshot_continues, assert_survives_hostile_actions, make
 from turnwise.envs.adapters.evaluated_answers import EXPRESSION_FAMILIES, LITERAL_FAMILIES
 from turnwise.envs.adapters.reasoning_gym import ReasoningGym
+from turnwise.tools import sandbox
 
-FAMILIES = sorted(set(DATASETS) - {"composite"})
+
+def has_sandbox():
+    try:
+        sandbox.check_sandbox()
+    except ValueError:
+        return False
+    return True
+
+
+needs_sandbox = pytest.mark.skipif(not has_sandbox(), reason="needs bubblewrap, in which the programs run")
+FAMILIES = sorted(set(DATASETS) - {"composite"} - (set() if has_sandbox() else {"codeio"}))
 WITHOUT_GOLD = {"boxnet", "rush_hour"}
 
 
@@ -38,6 +52,66 @@ def test_a_family_that_seeds_numpy_leaves_the_process_generators_alone():
     env.reset(seed=0)
     assert random.getstate() == random_state
     assert repr(np.random.get_state()) == numpy_state
+
+
+READER = """
+import os, pathlib
+def main_solution(name):
+    pathlib.Path(name).write_text("left by a program")
+    pathlib.Path("/tmp", name).write_text("left by a program")
+    return {"process": os.getpid(), "home": os.environ.get("HOME"), "users": len([*pathlib.Path("/home").glob("*")])}
+"""
+CHOOSER = "def generate_inputs(rng): return {'name': f'left-{rng.randint(0, 9)}.txt'}"
+
+
+@needs_sandbox
+def test_programs_of_a_data_set_run_confined_and_leave_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = ReasoningGym(name="codeio")
+    env.reset(seed=0)
+    asked, answered = env.dataset._generate_io_pair(READER, CHOOSER, random.Random(1))
+    assert asked["name"].startswith("left-")
+    assert answered["process"] != os.getpid()
+    assert (answered["home"], answered["users"]) == (None, 0)
+    assert list(tmp_path.iterdir()) == []
+    assert not Path("/tmp", asked["name"]).exists()
+
+
+@needs_sandbox
+def test_composites_run_programs_confined_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    parts = [DatasetSpec(name="codeio", weight=1, config={})]
+    env = ReasoningGym(name="composite", settings={"datasets": parts})
+    env.reset(seed=0)
+    inner = env.dataset.datasets["codeio"]
+    assert inner._generate_io_pair(READER, CHOOSER, random.Random(1))[1]["process"] != os.getpid()
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_sandbox
+def test_questions_about_programs_depend_on_the_seed_alone_and_have_an_answer(capfd):
+    first, second = ([ReasoningGym(name="codeio").reset(seed=seed)[0] for seed in range(3)] for _ in range(2))
+    assert first == second
+    assert len(set(first)) == 3
+    assert not any("following input:\n\n{}" in question for question in first)
+    assert capfd.readouterr() == ("", "")
+
+
+@needs_sandbox
+@pytest.mark.parametrize("program", ["1 / 0", "print('x' * 10**6)", "import numpy", "while True: pass", "]"])
+def test_a_program_that_fails_asks_nothing(program):
+    env = ReasoningGym(name="codeio")
+    env.reset(seed=0)
+    code = f"{program}\ndef main_solution(name): return name"
+    assert env.dataset._generate_io_pair(code, CHOOSER, random.Random(0)) == ({}, {})
+
+
+def test_without_a_sandbox_programs_are_refused_with_the_reason(monkeypatch):
+    sandbox.check_sandbox.cache_clear()
+    monkeypatch.setattr(sandbox.shutil, "which", lambda _: None)
+    with pytest.raises(ValueError, match=r"rg/codeio runs programs of its data set.*apt install bubblewrap"):
+        ReasoningGym(name="codeio")
+    ReasoningGym(name="chain_sum").reset(seed=0)
 
 
 def test_equal_seeds_equal_questions_and_splits_apart():

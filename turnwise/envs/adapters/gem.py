@@ -13,6 +13,7 @@ from turnwise.envs.adapters.names import check_name
 from turnwise.envs.base import Env, Info, Reset, Step
 
 SOLVED = 1.0 - 1e-6
+_REASONING_GYM = "rg:"
 
 
 class Gem(Env):
@@ -60,7 +61,12 @@ class Gem(Env):
 
 
 def _load(name: str, seed: int) -> Any:
-    arguments = {"seed": seed} if name.startswith("rg:") else {}
+    arguments = {"seed": seed} if name.startswith(_REASONING_GYM) else {}
+    if arguments:
+        from turnwise.envs.adapters.confined_programs import confine_programs, require_confinement
+
+        require_confinement(f"gem/{name}", name.removeprefix(_REASONING_GYM))
+        confine_programs()
     try:
         return gem.make(name, **arguments)
     except (ImportError, LookupError, OSError) as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 from reasoning_gym.factory import DATASETS, create_dataset
 
+from turnwise.envs.adapters.confined_programs import confine_programs, require_confinement, was_run
 from turnwise.envs.adapters.evaluated_answers import is_harmless
 from turnwise.envs.adapters.isolated_random import IsolatedRandom
 from turnwise.envs.adapters.names import check_name
@@ -20,6 +21,8 @@ MAX_ANSWER_CHARACTERS = 20_000
 
 SCORER_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What scorers raise on answers they cannot read."""
+MAX_DRAWS = 50
+"""Items that may fail in a row. A quarter of the programs of `codeio` need packages that the sandbox does not have."""
 GOLD_FIELDS = ("possible_answer", "example_correct_answer", "example_answer")
 """Where families with many right answers keep one of them."""
 
@@ -37,6 +40,8 @@ class ReasoningGym(Env):
     def __init__(self, *, name: str, settings: Mapping[str, Any] | None = None, split: str = "train") -> None:
         super().__init__(split=split)
         check_name("reasoning-gym family", name, DATASETS)
+        require_confinement(f"rg/{name}", name)
+        confine_programs()
         self.name = name
         self.settings = dict(settings or {})
 
@@ -70,7 +75,10 @@ class ReasoningGym(Env):
         # Most families own a generator; a few draw from the process-global ones.
         with IsolatedRandom(seed).swapped_in():
             dataset = create_dataset(self.name, size=1, seed=seed, **self.settings)
-            return dataset, dataset[0]
+            item = next(filter(was_run, map(dataset.__getitem__, range(MAX_DRAWS))), None)
+        if item is None:
+            raise ValueError(f"{MAX_DRAWS} programs of rg/{self.name} failed in a row; choose another family or seed")
+        return dataset, item
 
     def _score(self, answer: str | None) -> float:
         family = self.item["metadata"].get("source_dataset", self.name)

@@ -57,7 +57,9 @@ def print_evaluation(folder: Path, *, device: str, episodes: int) -> None:
     from turnwise.envs import make  # here, for the same reason
     from turnwise.policy.nano.evaluate import evaluate
 
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = LlamaForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, trust_remote_code=False, use_safetensors=True
+    ).eval()
     torch.nn.Module.to(model, device)
     tokenizer = load_tokenizer(folder)
     for env_id in ("search/geo-2hop", "search/geo-1hop", "search/geo-3hop", "game/guess-number-easy"):

@@ -59,7 +59,7 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary: int = VOCABULARY) -> Pr
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     """The tokenizer saved in a folder."""
-    return PreTrainedTokenizerFast.from_pretrained(folder)
+    return PreTrainedTokenizerFast.from_pretrained(folder, trust_remote_code=False)
 
 
 def render(turns: Iterable[tuple[str, str]]) -> str:

@@ -1,0 +1,154 @@
+"""Whether a run's config may have code imported: docs/trust.md says what is trusted and why.
+
+A run folder is data, but its config may name code outside of turnwise, which resuming the run would import and call. So
+the config of such a run is signed with a key that only this user on this machine has.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any
+
+from turnwise.outside import is_outside, reads
+
+SIGNATURE = "config.signature"
+"""The file beside a run's config that says who wrote it."""
+_META = "meta.json"
+_KEY_BYTES = 32
+_KEPT, _MOST = 9, 4096
+"""Earlier signatures that are kept, and bytes that are read of them."""
+_OTHERS = 0o077
+"""The permissions of everybody else."""
+_trusts = ContextVar("trusts", default=False)
+
+
+class NoKeyError(Exception):
+    """This user's key cannot be read or made, for the reason given."""
+
+
+@contextmanager
+def trusting(given: bool = True) -> Iterator[None]:
+    """Take the user's word for run folders from elsewhere: `with trusting(): resume("runs/of-a-friend")`."""
+    token = _trusts.set(_trusts.get() or given)
+    try:
+        yield
+    finally:
+        _trusts.reset(token)
+
+
+def is_trusting() -> bool:
+    """Whether the user gave his word."""
+    return _trusts.get()
+
+
+def outside_names(choices: Mapping[str, Any]) -> list[str]:
+    """The code outside of turnwise that a recipe leads to; files of algorithms count, as they may name more."""
+    env = choices.get("env")
+    env_id = env.get("id") if isinstance(env, Mapping) else env
+    named = [text for text in _texts(choices.get("algorithm")) if is_outside(text) or text.endswith((".yaml", ".yml"))]
+    return [env_id, *named] if isinstance(env_id, str) and is_outside(env_id) else named
+
+
+def require_trust(file: Path, layers: Iterable[Mapping[str, Any]]) -> None:
+    """ValueError when a recipe is the config of a run from elsewhere and names code outside of turnwise."""
+    if is_trusting() or not reads() or not (file.parent / _META).is_file():
+        return
+    names = [name for choices in layers for name in outside_names(choices)]
+    if names and not _is_signed(file):
+        raise ValueError(
+            f"{file} names code outside of turnwise ({', '.join(dict.fromkeys(names))}), and you did not write it on "
+            "this machine; read that code, then give --trust to run it (docs/trust.md)"
+        )
+
+
+def sign(file: Path, content: bytes, choices: Mapping[str, Any]) -> None:
+    """Vouch for a config that is about to be written. Without a key it stays unsigned, which `why_unsigned` tells.
+
+    Signatures of what the file held before stay: a kill may come before the file is written.
+    """
+    if not outside_names(choices):
+        return  # it needs nobody's word
+    with suppress(NoKeyError):
+        known, place = _signatures(file), file.with_name(SIGNATURE)
+        if (signature := _signature(content, _key(make=True))) not in known:
+            place.unlink(missing_ok=True)
+            with place.open("xb") as opened:  # a new file: a link that lies there would lead elsewhere
+                opened.writelines(line + b"\n" for line in [*known[-_KEPT:], signature])
+
+
+def why_unsigned(choices: Mapping[str, Any]) -> str | None:
+    """What the user should know before a run that cannot be signed; None where all is well."""
+    try:
+        if outside_names(choices):
+            _key(make=True)
+    except NoKeyError as error:
+        return f"{error}; so this run cannot be told from one that came from elsewhere: resuming it will need --trust"
+    return None
+
+
+def _is_signed(file: Path) -> bool:
+    try:
+        return _signature(file.read_bytes(), _key(make=False)) in _signatures(file)
+    except (OSError, NoKeyError):
+        return False
+
+
+def _signatures(file: Path) -> list[bytes]:
+    place = file.with_name(SIGNATURE)
+    if not place.is_file():
+        return []
+    with place.open("rb") as opened:
+        return opened.read(_MOST).split()
+
+
+def _signature(content: bytes, key: bytes) -> bytes:
+    return hmac.new(key, content, "sha256").hexdigest().encode()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a nest of mappings and lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for inner in value.values() for text in _texts(inner))
+    elif isinstance(value, list | tuple):
+        yield from (text for inner in value for text in _texts(inner))
+
+
+def _key(*, make: bool) -> bytes:
+    """This user's key."""
+    try:
+        file = _key_file()
+        if make and not file.exists():
+            _make_key(file)
+        status = file.stat()
+        if status.st_uid != os.geteuid() or status.st_mode & _OTHERS:
+            raise NoKeyError(f"{file} is open to other users; remove it, and a new one will be made")
+        return file.read_bytes()
+    except (OSError, RuntimeError) as error:
+        raise NoKeyError(f"your key for signing runs is missing ({error}); set XDG_STATE_HOME to a folder") from error
+
+
+def _key_file() -> Path:
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "turnwise" / "key"
+
+
+def _make_key(file: Path) -> None:
+    """A new key, whole or not at all; of two processes that make one at once, the first wins."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    descriptor, draft = tempfile.mkstemp(dir=file.parent)  # readable by its owner alone
+    try:
+        with open(descriptor, "wb") as draft_file:
+            draft_file.write(secrets.token_bytes(_KEY_BYTES))
+        with suppress(FileExistsError):
+            os.link(draft, file)
+    finally:
+        os.unlink(draft)
