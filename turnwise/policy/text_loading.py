@@ -45,7 +45,7 @@ def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device
         raise ValueError(
             f"{name!r} has no tokenizer that loads; save one there with tokenizer.save_pretrained ({error})"
         ) from error
-    model = _whole_model(name, PRECISIONS[dtype])
+    model: Any = _whole_model(name, PRECISIONS[dtype])
     own_memory(model)
     return model.to(device), tokenizer
 
