@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +33,8 @@ def _inside(value: Any) -> list[Any]:
 
 
 _TOO_DEEP = f"lists or mappings are nested more than {DEEPEST} levels deep; write them flatter"
+_LONGEST = 10_000
+"""Characters of a repr; what is longer is cut."""
 
 
 def printable(text: str) -> str:
@@ -43,6 +46,19 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_shown(character) for character in text.replace("\r\n", "\n"))
+
+
+def shown(value: Any) -> str:
+    """The repr of any object without addresses, which no second run would repeat.
+
+    One whose repr raises, or that is nested too deep for one, becomes `<Board that cannot be shown>`.
+    """
+    try:
+        text = repr(value)
+    except Exception:  # the edge: `repr` is code of others
+        return f"<{type(value).__name__} that cannot be shown>"
+    text = text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def _shown(character: str) -> str:

@@ -7,6 +7,7 @@ import os
 import random
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,28 @@ class Bad(Walk):
                 return observation, reward, terminated, truncated, {"valid": SeveralTruths()}
             case "cancelled":
                 raise asyncio.CancelledError
+            case "interrupt":
+                raise KeyboardInterrupt
+            case "own base":
+                raise BareError("neither an Exception nor an exit")
+            case "silent error":
+                raise SilentError
+            case "single precision":
+                return observation, 1e300, terminated, truncated, info
+            case "huge part":
+                return observation, reward, terminated, truncated, {"reward_parts": {"style": 1e300}}
         raise AssertionError(f"no such way: {self.how}")
+
+
+class BareError(BaseException):
+    """Caught by no `except Exception`."""
+
+
+class SilentError(Exception):
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
 
 
 class SeveralTruths:
@@ -132,6 +154,38 @@ class LeakingCancel(AsyncWalk):
 
     async def step(self, action):
         raise asyncio.CancelledError
+
+
+class Blocking(AsyncWalk):
+    """An asynchronous step that holds its event loop, where `how` says so; else it waits as it should."""
+
+    def __init__(self, *, how: str = "wait", seconds: float = 30.0) -> None:
+        super().__init__()
+        self.how, self.seconds = how, seconds
+
+    async def step(self, action):
+        if self.how == "block":
+            time.sleep(self.seconds)
+        elif self.how == "hang":
+            await asyncio.sleep(self.seconds)
+        elif self.how == "swallow":
+            while True:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.sleep(self.seconds)
+        elif self.how == "interrupt":
+            raise KeyboardInterrupt
+        await asyncio.sleep(0.05)
+        return await super().step(action)
+
+
+class LateBlocking(Blocking):
+    """Nothing about the class says that its answers are to be waited for."""
+
+    def reset(self, seed=None, task=None):
+        return Walk.reset(self, seed=seed, task=task)
+
+    def step(self, action):
+        return super().step(action)
 
 
 class Nobody(Walk):

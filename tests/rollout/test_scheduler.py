@@ -16,8 +16,10 @@ import pytest
 from tests.rollout.faulty import (
     AsyncWalk,
     Bad,
+    Blocking,
     Duel,
     HangingReset,
+    LateBlocking,
     LeakingCancel,
     Nobody,
     ProcessBad,
@@ -187,6 +189,11 @@ HOWS = [
     ("huge reward", "step must return reward as a finite number"),
     ("several truths", "step must return info['valid'] as a bool"),
     ("cancelled", "CancelledError"),
+    ("interrupt", "KeyboardInterrupt"),
+    ("own base", "BareError: neither an Exception nor an exit"),
+    ("silent error", "SilentError"),
+    ("single precision", "step must return reward as a finite number of at most 1e+12"),
+    ("huge part", "step must return info['reward_parts'] as names with finite numbers of at most 1e+12"),
 ]
 
 
@@ -227,6 +234,33 @@ def test_a_hung_step_times_out_alone_and_never_blocks_the_end(env, threads, proc
     assert trajectories[0].info["error"] == "no answer within 0.3 s"
     assert (stats.abandoned_threads, stats.killed_processes) == (threads, processes)
     assert stats.last_error == {env.__name__: "no answer within 0.3 s"}
+
+
+@pytest.mark.parametrize("env", [Blocking, LateBlocking])
+@pytest.mark.parametrize(("how", "threads"), [("block", 1), ("hang", 0), ("swallow", 0)])
+def test_an_asynchronous_step_that_blocks_or_hangs_times_out_alone(env, how, threads):
+    specs = [EpisodeSpec(env=env, kwargs={"how": how}), *[EpisodeSpec(env=env, seed=seed) for seed in range(4)]]
+    started = time.perf_counter()
+    trajectories, stats = play(specs, limits=Limits(step_seconds=1.5))
+    assert time.perf_counter() - started < 15
+    assert [trajectory.stop for trajectory in trajectories] == [StopReason.TIMEOUT, *[StopReason.DONE] * 4]
+    assert trajectories[0].info["error"] == "no answer within 1.5 s"
+    assert stats.abandoned_threads == threads
+
+
+def test_asynchronous_steps_that_block_for_a_while_do_so_at_the_same_time():
+    specs = [EpisodeSpec(env=Blocking, kwargs={"how": "block", "seconds": 0.2}, seed=seed) for seed in range(16)]
+    started = time.perf_counter()
+    trajectories, _ = play(specs)
+    assert time.perf_counter() - started < 0.5 * 16 * 3 * 0.2
+    assert {trajectory.stop for trajectory in trajectories} == {StopReason.DONE}
+
+
+def test_an_interrupt_that_a_coroutine_raises_ends_only_its_own_episode():
+    specs = [EpisodeSpec(env=Blocking, kwargs={"how": how}) for how in ("interrupt", "wait")]
+    trajectories, _ = play(specs)
+    assert [trajectory.stop for trajectory in trajectories] == [StopReason.ENV_ERROR, StopReason.DONE]
+    assert trajectories[0].info["error"].startswith("KeyboardInterrupt")
 
 
 def test_a_hung_reset_times_out():

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -11,11 +12,12 @@ import time
 from contextlib import suppress
 from operator import attrgetter, methodcaller
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.envs.broken import Sound
-from tests.rollout.faulty import AsyncWalk, ProcessWalk, ThreadBad, ThreadWalk, Walk
+from tests.rollout.faulty import AsyncWalk, Bad, ProcessWalk, ThreadBad, ThreadWalk, Walk
 from turnwise.envs import register, registry, specs
 from turnwise.envs.alarm import alarm
 from turnwise.envs.faults import EpisodeError, read_reset, read_step
@@ -158,13 +160,91 @@ def test_what_cannot_be_sent_to_a_process_is_explained():
         ask(lambda: Walk(length=local), attrgetter("length"), execution="process")
 
 
-def test_an_unpicklable_answer_is_a_fault_of_the_environment_not_of_the_worker():
-    with pytest.raises(EpisodeError, match="pickle"):
-        ask(Sound, make_lock, execution="process")
+def test_what_a_worker_sends_is_never_unpickled(tmp_path):
+    trap = tmp_path / "sprung"
+    observation, _, _, _, info = ask(Trapped, methodcaller("step", str(trap)), execution="process")
+    assert (observation, info) == ("safe", {"trap": "<Trap that unpickles to a file>", "scores": [0.5, 1.5]})
+    assert not trap.exists()
 
 
-def make_lock(_env):
-    return threading.Lock()
+class Trap:
+    """Unpickling it writes a file."""
+
+    def __init__(self, path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.path),)
+
+    def __repr__(self) -> str:
+        return "<Trap that unpickles to a file>"
+
+
+class Scores:
+    """Numbers in an array of some library."""
+
+    def tolist(self) -> list[float]:
+        return [0.5, 1.5]
+
+
+class Trapped(Sound):
+    def step(self, action) -> Any:
+        return "safe", 0.0, True, False, {"trap": Trap(action), "scores": Scores()}
+
+
+def test_a_worker_that_sends_something_else_is_a_fault_of_the_environment(monkeypatch, tmp_path):
+    trap = tmp_path / "sprung"
+    worker = WorkerProcess()
+    worker.build(EnvSource(env=Sound))
+    monkeypatch.setattr(worker._connection, "recv_bytes", lambda _: pickle.dumps((Trap(trap), "", "")))
+    try:
+        with pytest.raises(EpisodeError, match="process sent what is not an answer"):
+            worker.run(attrgetter("turn"))
+    finally:
+        worker.stop()
+    assert not trap.exists()
+
+
+def test_an_answer_beyond_all_bounds_is_a_fault_and_the_worker_serves_on():
+    worker = WorkerProcess()
+    worker.build(EnvSource(env=Sound))
+    try:
+        with pytest.raises(EpisodeError, match=r"the answer takes 20,000,\d+ bytes, and a worker process may send 16,"):
+            worker.run(twenty_megabytes)
+        assert worker.run(attrgetter("seats")) == ("agent",)
+    finally:
+        worker.stop()
+
+
+def twenty_megabytes(_env):
+    return "x" * 20_000_000
+
+
+@pytest.mark.parametrize("execution", ["inline", "thread", "process"])
+def test_a_fault_keeps_the_stack_trace_of_the_environment(execution):
+    with pytest.raises(EpisodeError, match="the tool fell over") as caught:
+        ask(Bad, take_two_steps, kwargs={"how": "raise"}, execution=execution)
+    assert "RuntimeError: the tool fell over" in caught.value.trace
+    assert "in go_wrong" in caught.value.trace
+    assert "faulty.py" in caught.value.trace
+
+
+def take_two_steps(env):
+    env.reset(seed=0)
+    env.step("x")
+    env.step("x")
+
+
+def test_a_long_stack_trace_keeps_its_end():
+    with pytest.raises(EpisodeError) as caught:
+        ask(Sound, raise_at_length, execution="thread")
+    assert len(caught.value.trace) < 10_000
+    assert caught.value.trace.endswith("y" * 100 + "\n")
+    assert len(str(caught.value)) < 2_000
+
+
+def raise_at_length(_env):
+    raise RuntimeError("y" * 1_000_000)
 
 
 def test_no_process_is_left_after_closing():
@@ -263,6 +343,64 @@ asyncio.run(run())
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=root)
     assert time.perf_counter() - started < 15
     assert result.stderr.splitlines()[-1].endswith("EpisodeError: no answer within 0.2 s")
+
+
+def test_as_many_event_loops_run_at_once_as_files_may_be_open():
+    program = """
+import asyncio, resource
+from operator import methodcaller
+from tests.rollout.faulty import AsyncWalk
+from turnwise.envs.process import EnvSource
+from turnwise.envs.workers import Workers
+
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+
+async def run():
+    workers = Workers()
+    hosts = [await workers.open(EnvSource(env=AsyncWalk), deadline=30) for _ in range(100)]
+    resets = await asyncio.gather(*(host.reset(0, None, deadline=30) for host in hosts))
+    for host in hosts:
+        await host.close(deadline=30)
+    print(len(resets))
+
+asyncio.run(run())
+"""
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=root)
+    assert (done.stdout, done.stderr) == ("100\n", "")
+
+
+def test_control_c_during_a_step_is_the_users_and_ends_the_program():
+    program = """
+import asyncio, signal, time
+from tests.rollout.faulty import Walk
+from turnwise.envs.process import EnvSource
+from turnwise.envs.workers import Workers
+
+class Busy(Walk):
+    def step(self, action):
+        print("ready", flush=True)
+        time.sleep(30)
+
+async def run():
+    host = await Workers(execution="inline").open(EnvSource(env=Busy), deadline=30)
+    await host.step("x", deadline=30)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored here, as in a background job
+asyncio.run(run())
+"""
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)  # asks the event loop to end
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)  # does not wait for the step
+    _, errors = process.communicate(timeout=20)
+    assert errors.splitlines()[-1] == "KeyboardInterrupt"
 
 
 def test_random_actions_come_from_the_given_generator_and_leave_the_environment_alone():

@@ -122,6 +122,44 @@ def test_what_is_not_json_becomes_its_repr_without_addresses(tmp_path: Path):
     }
 
 
+class Odd:
+    """Raises whenever anybody looks at it."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("do not look")
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"do not ask for {name}")
+
+
+def nested(depth: int) -> list[Any]:
+    """A list in a list in a list."""
+    value: list[Any] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def test_odd_objects_are_replaced_by_a_short_description(tmp_path: Path):
+    info = {
+        "odd": Odd(),
+        "deep": nested(100_000),
+        "digits": 10**5000,
+        "inside": {"list": [Odd()]},
+        "shallow": nested(50),
+    }
+    (read,) = round_trip(tmp_path, [make_group(1, info={**info, Odd(): 1}, task=nested(100_000))])
+    assert read.trajectories[1].task == "<list that cannot be shown>"
+    assert read.trajectories[1].info == {
+        "odd": "<Odd that cannot be shown>",
+        "deep": "<list that cannot be shown>",
+        "digits": "<int that cannot be shown>",
+        "inside": "<dict that cannot be shown>",
+        "shallow": nested(50),
+        "<Odd that cannot be shown>": 1,
+    }
+
+
 def test_equal_groups_give_equal_bytes(tmp_path: Path):
     for name in ("a", "b"):
         write_groups(tmp_path / name, [make_group(1, info={"env": object()})])

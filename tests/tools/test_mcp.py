@@ -83,6 +83,14 @@ def test_calls_at_once_share_a_connection(url: str):
     assert [result.text for result in asyncio.run(many())] == [str(number + 1) for number in range(20)]
 
 
+def test_a_tool_can_be_called_from_the_event_loop_of_another_thread(url: str):
+    async def elsewhere() -> ToolResult:
+        async with mcp_tools(url) as (add, *_):
+            return await asyncio.to_thread(asyncio.run, call(add, a=2, b=40))
+
+    assert asyncio.run(elsewhere()) == ToolResult(text="42")
+
+
 def test_a_hanging_tool_ends_at_its_deadline_and_the_connection_lives_on(url: str):
     async def hang() -> tuple[ToolResult, ToolResult]:
         async with mcp_tools(url, deadline_seconds=2.0) as (add, _, hang, _):

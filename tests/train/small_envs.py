@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import Any
 
 from turnwise.envs import Env
@@ -73,6 +74,70 @@ class Faulty(Say):
         if how == "hang":
             await asyncio.sleep(3600)
         return ("from e 1", float("nan"), False, False, {}) if how == "reward" else "from e 1"
+
+
+class Clingy(Say):
+    """Plays well and cannot be closed."""
+
+    def close(self) -> None:
+        raise RuntimeError("the door is stuck")
+
+
+class Blocks(Say):
+    """An asynchronous step of which every tenth task's blocks its event loop."""
+
+    async def step(self, action: str) -> Any:
+        if self.seed % 10 == 3:
+            time.sleep(30)
+        return super().step(action)
+
+
+class Odd:
+    """An object that nothing can be said about."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class OddError(Exception):
+    """An error that cannot be told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Peculiar(Say):
+    """Reports objects that cannot be written down, and fails in ways that cannot be told."""
+
+    def step(self, action: str) -> Any:
+        if self.seed % 4 == 1:
+            raise OddError
+        if self.seed % 4 == 2:
+            raise KeyboardInterrupt
+        observation, reward, terminated, truncated, info = super().step(action)
+        deep: list[Any] = []
+        for _ in range(100_000):
+            deep = [deep]
+        return observation, reward, terminated, truncated, {**info, "odd": Odd(), "deep": deep}
+
+
+class Flood(Say):
+    """Every other task begins with an observation of `size` characters."""
+
+    def __init__(self, *, size: int = 10_000_000, split: str = "train") -> None:
+        super().__init__(split=split)
+        self.size = size
+
+    def reset(self, seed: int | None = None, task: Any = None) -> Any:
+        observation, info = super().reset(seed=seed, task=task)
+        return ("a " * (self.size // 2) if self.seed % 2 else observation), info
+
+
+class DeadSteps(Say):
+    """Begins every episode and fails in every step."""
+
+    def step(self, action: str) -> Any:
+        raise RuntimeError("no database")
 
 
 class Dead(Say):

@@ -17,7 +17,9 @@ import torch
 
 from tests.train.small_runs import (
     ENVS,
+    LostMachineError,
     Screen,
+    Stopping,
     last_tensors,
     played,
     rows,
@@ -82,6 +84,39 @@ def test_faults_in_a_tenth_of_the_steps_do_not_stop_a_run_and_enter_no_batch(
     assert all(event["last_error"] in errors for event in faults)
     assert f"{sum(counts)} episodes were lost to faults and entered no batch" in screen.text
     assert [int(count) for count in re.findall(r"faults +(\d+)", screen.text)] == counts
+
+
+def test_a_coroutine_that_blocks_costs_its_own_episodes_and_the_run_goes_on(tmp_path: Path) -> None:
+    recipe = {"env": {"id": f"{ENVS}:Blocks", "check": False}, "train": {"steps": 2}}
+    assert run(tmp_path / "run", {**recipe, "rollout": {"step_seconds": 0.5}})["status"] == "finished"
+    for row in rows(tmp_path / "run"):
+        episodes = trajectories(played(tmp_path / "run", row["step"]))
+        lost = {each.seed for each in episodes if each.stop.is_failure}
+        assert {each.stop for each in episodes if each.stop.is_failure} <= {StopReason.TIMEOUT}
+        assert all(seed % 10 == 3 for seed in lost if seed is not None)
+    assert sum(row["rollout/faults"] for row in rows(tmp_path / "run")) > 0
+
+
+def test_objects_that_cannot_be_written_and_errors_that_cannot_be_told_end_no_run_and_no_resume(tmp_path: Path) -> None:
+    recipe = {"env": {"id": f"{ENVS}:Peculiar", "check": False}, "train": {"steps": 3}, "rollout": {"max_tokens": 16}}
+    with pytest.raises(LostMachineError):
+        run(tmp_path / "run", recipe, console=Stopping(after=2))
+    assert run(tmp_path / "run")["status"] == "finished"
+    episodes = trajectories(played(tmp_path / "run", 3))
+    errors = {str(each.info["error"]).partition(" (small_envs")[0] for each in episodes if each.stop.is_failure}
+    assert errors == {"OddError: (its message cannot be read: RuntimeError)", "KeyboardInterrupt: "}
+    whole = [each.info for each in episodes if each.stop is StopReason.DONE]
+    assert {(info["odd"], info["deep"]) for info in whole} == {
+        ("<Odd that cannot be shown>", "<list that cannot be shown>")
+    }
+
+
+def test_an_environment_that_cannot_be_closed_is_trained_on_and_resumed(tmp_path: Path) -> None:
+    recipe = {"env": {"id": f"{ENVS}:Clingy", "check": False}, "train": {"steps": 4}}
+    with pytest.raises(LostMachineError):
+        run(tmp_path / "run", recipe, console=Stopping(after=3))
+    assert run(tmp_path / "run")["status"] == "finished"
+    assert [row["rollout/faults"] for row in rows(tmp_path / "run")] == [0.0] * 4
 
 
 def test_a_faulty_run_still_learns(tmp_path: Path) -> None:

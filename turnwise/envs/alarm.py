@@ -7,10 +7,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 from turnwise.envs.faults import EpisodeError
 
 _REPEAT_SECONDS = 1.0
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Ring(BaseException):
@@ -43,3 +46,25 @@ def alarm(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
         if outer:
             signal.setitimer(signal.ITIMER_REAL, max(outer - (time.monotonic() - started), 1e-6))
+
+
+@contextmanager
+def noticing_stops() -> Iterator[list[int]]:
+    """The signals that ask the program to stop, as they arrive in the block; their handlers run as ever.
+
+    With one of them, an interrupt or exit that the block raises is the user's; without, the block made it itself.
+    """
+    arrived: list[int] = []
+    handlers = {int(number): handler for number in _STOPS if callable(handler := signal.getsignal(number))}
+
+    def notice(number: int, frame: FrameType | None) -> Any:
+        arrived.append(number)
+        return handlers[number](number, frame)
+
+    for number in handlers:
+        signal.signal(number, notice)
+    try:
+        yield arrived
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

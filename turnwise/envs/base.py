@@ -7,6 +7,7 @@ generator, knows its split, may name several seats, and may carry a scripted exp
 from __future__ import annotations
 
 import copy
+import inspect
 import random
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
@@ -23,6 +24,13 @@ def won(info: Info, reward: float) -> bool:
     """Whether an episode reached its goal: what its last info says (of any seat, if by seat), else its reward."""
     said = info.get("success", reward > 0)
     return any(said.values()) if isinstance(said, Mapping) else bool(said)
+
+
+def is_asynchronous(env: Env) -> bool:
+    """Whether the environment, or one that it wraps, has a `reset` or `step` to be awaited."""
+    inner = getattr(env, "env", None)  # of a wrapper
+    own = any(inspect.iscoroutinefunction(method) for method in (env.reset, env.step))
+    return own or (isinstance(inner, Env) and is_asynchronous(inner))
 
 
 class Env:

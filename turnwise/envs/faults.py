@@ -3,34 +3,74 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import random
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
-from turnwise.envs.base import Reset, Step
+from turnwise.envs.base import Info, Reset, Step
+from turnwise.untrusted import shown
 
 Culprit = Literal["env", "agent"]
 FAULTS = (Exception, SystemExit, asyncio.CancelledError)
 """Whatever code of others may raise at the edge; not Ctrl-C."""
+MAX_REWARD = 1e12
+"""Returns are squared and summed in single precision, which ends at 3.4e38. With rewards up to 1e12 the squares of a
+thousand turns' return sum to at most 1e38 over a hundred million tokens."""
+_BOUND = f"of at most {MAX_REWARD:g}"
+_SENTENCE, _TRACE = 1_000, 8_000
+"""Characters that are kept of an error's message and of its stack trace."""
 
 
 class EpisodeError(Exception):
     """One episode cannot go on: its environment or its agent crashed, hung or answered nonsense."""
 
-    def __init__(self, text: str, *, culprit: Culprit = "env", timed_out: bool = False) -> None:
+    def __init__(self, text: str, *, culprit: Culprit = "env", timed_out: bool = False, trace: str = "") -> None:
         super().__init__(text)
         self.culprit: Culprit = culprit
         self.timed_out = timed_out
+        self.trace = trace
+        """Where code of others raised, as Python shows it; empty when nothing was raised."""
+
+
+def fault_of(error: BaseException, *, culprit: Culprit = "env") -> EpisodeError:
+    """What code of others raised, as the end of its episode; the stack trace is kept."""
+    if isinstance(error, EpisodeError):
+        return error
+    return EpisodeError(describe(error), culprit=culprit, trace=trace_of(error))
 
 
 def describe(error: BaseException) -> str:
     """One line for a log: type, message and the place that raised."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{type(error).__name__}: {_message(error)}{place}"
+
+
+def _message(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception as second:  # the edge: the message is code of others, too
+        return f"(its message cannot be read: {type(second).__name__})"
+    return text if len(text) <= _SENTENCE else text[:_SENTENCE] + "..."
+
+
+def trace_of(error: BaseException) -> str:
+    """The stack trace as Python shows it; of a long one the end, where the error is."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # the edge again: formatting asks the error for its words
+        text = "".join(traceback.format_tb(error.__traceback__))
+    return text if len(text) <= _TRACE else "..." + text[-_TRACE:]
+
+
+def close_quietly(env: Any) -> None:
+    """Close an instance that was only looked at; one that cannot close is for its own episodes to report."""
+    with suppress(*FAULTS):
+        env.close()
 
 
 def is_cancellation(error: BaseException) -> bool:
@@ -47,14 +87,20 @@ def read_seats(answer: Any) -> tuple[str, ...]:
     return names
 
 
+def read_random_action(answer: Any) -> tuple[Any, Any]:
+    """An action and the state of the generator that drew it, or an EpisodeError that says what is wrong with them."""
+    text, state = answer
+    random.Random().setstate(state)  # raises unless it is one
+    return text, state
+
+
 def read_reset(answer: Any) -> Reset:
     """The answer of `reset`, or an EpisodeError that says what is wrong with it."""
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise EpisodeError(f"reset must return (observation, info), got {_short(answer)}")
     observation, info = answer
     _require(isinstance(observation, str), "reset", "observation", "a string", observation)
-    _check_info("reset", info)
-    return observation, info
+    return observation, _read_info("reset", info)
 
 
 def read_step(answer: Any) -> Step:
@@ -63,32 +109,35 @@ def read_step(answer: Any) -> Step:
         raise EpisodeError(f"step must return (observation, reward, terminated, truncated, info), got {_short(answer)}")
     observation, reward, terminated, truncated, info = answer
     _require(isinstance(observation, str), "step", "observation", "a string", observation)
-    _require(_is_finite(reward), "step", "reward", "a finite number", reward)
+    _require(_is_reward(reward), "step", "reward", f"a finite number {_BOUND}", reward)
     _require(_is_boolean(terminated), "step", "terminated", "a bool", terminated)
     _require(_is_boolean(truncated), "step", "truncated", "a bool", truncated)
-    _check_info("step", info)
-    return observation, float(reward), bool(terminated), bool(truncated), info
+    return observation, float(reward), bool(terminated), bool(truncated), _read_info("step", info)
 
 
-def _check_info(method: str, info: Any) -> None:
+def _read_info(method: str, info: Any) -> Info:
+    """The info as a plain dict, in which rewards are plain numbers and verdicts plain booleans."""
     _require(isinstance(info, dict), method, "info", "a dict", info)
-    for key in ("rewards", "reward_parts"):
-        _require(
-            _is_reward_table(info.get(key, {})), method, f"info[{key!r}]", "names with finite numbers", info.get(key)
-        )
+    info = dict(info)
+    for key in {"rewards", "reward_parts"} & info.keys():
+        expected = f"names with finite numbers {_BOUND}"
+        _require(_is_reward_table(info[key]), method, f"info[{key!r}]", expected, info[key])
+        info[key] = {name: float(reward) for name, reward in info[key].items()}
     for key in ("seat", "state_key"):
         _require(isinstance(info.get(key, ""), str), method, f"info[{key!r}]", "a string", info.get(key))
-    for key in ("valid", "success"):
-        _require(_is_truth(info.get(key, True)), method, f"info[{key!r}]", "a bool", info.get(key))
+    for key in {"valid", "success"} & info.keys():
+        _require(_is_truth(info[key]), method, f"info[{key!r}]", "a bool", info[key])
+        info[key] = _truth(info[key])
+    return info
 
 
 def _is_reward_table(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(_is_finite(reward) for reward in value.values())
+    return isinstance(value, Mapping) and all(_is_reward(reward) for reward in value.values())
 
 
-def _is_finite(value: Any) -> bool:
+def _is_reward(value: Any) -> bool:
     try:
-        return isinstance(value, Real) and math.isfinite(value)
+        return isinstance(value, Real) and abs(float(value)) <= MAX_REWARD  # NaN is not
     except OverflowError:  # an integer beyond all floats
         return False
 
@@ -104,6 +153,10 @@ def _is_truth(value: Any) -> bool:
     return True
 
 
+def _truth(value: Any) -> bool | dict[str, Any]:
+    return {name: _truth(each) for name, each in value.items()} if isinstance(value, Mapping) else bool(value)
+
+
 def _is_boolean(value: Any) -> bool:
     # numpy's own booleans come out of comparisons of array elements; they are no subclass of bool.
     return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
@@ -115,5 +168,5 @@ def _require(holds: bool, method: str, part: str, expected: str, value: Any) -> 
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = shown(value)
     return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from turnwise.envs.base import Env, Info, won
@@ -41,7 +42,8 @@ def play_in_terminal(
             write("\nYou left the game.")
         finally:
             if host is not None:
-                runner.run(host.close(deadline=_PATIENCE_SECONDS))
+                with suppress(EpisodeError):  # the game is over
+                    runner.run(host.close(deadline=_PATIENCE_SECONDS))
 
 
 def _play(runner: LoopRunner, host: Host, seed: int, read: Callable[[str], str], write: Callable[[str], None]) -> None:

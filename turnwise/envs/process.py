@@ -2,6 +2,9 @@
 
 A worker is a bare interpreter that imports the environment and nothing else of ours (never torch), and serves one
 episode at a time. It is started directly, not through `multiprocessing`, which would import the user's script again.
+
+Requests are pickled: we make them, and the worker runs whatever environment we name anyway. Answers are plain data
+(`codec`): the worker ran code of others, so nothing that it sends is unpickled.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ from inspect import isawaitable
 from multiprocessing.connection import Connection
 from typing import Any
 
+from turnwise.envs import codec
 from turnwise.envs.base import Env
-from turnwise.envs.faults import FAULTS, EpisodeError, describe
+from turnwise.envs.faults import EpisodeError, fault_of
 from turnwise.envs.foreign import adapted
 from turnwise.envs.registry import EnvSpec, check, check_arguments, find, make, register
 
@@ -98,12 +102,20 @@ class WorkerProcess:
         message = _dump(request)
         try:
             self._connection.send_bytes(message)
-            ok, answer = pickle.loads(self._connection.recv_bytes())
+            reply = self._connection.recv_bytes(codec.MAX_BYTES)
         except (EOFError, OSError) as error:
-            raise EpisodeError(f"the environment's process died (exit status {self._exit_status()})") from error
-        if not ok:
-            raise EpisodeError(answer)
+            raise EpisodeError(self._lost_because(error)) from error
+        answer, error, trace = _read_reply(reply)
+        if error:
+            raise EpisodeError(error, trace=trace)
         return answer
+
+    def _lost_because(self, error: Exception) -> str:
+        status = self._exit_status()
+        if status is not None:
+            return f"the environment's process died (exit status {status})"
+        self.kill()  # what it sends from now on would answer nobody's question
+        return f"the environment's process broke the connection or sent more than {codec.MAX_BYTES:,} bytes: {error}"
 
     def _exit_status(self) -> int | None:
         try:
@@ -151,10 +163,20 @@ def serve(descriptor: int) -> None:
                     env, answer = _build(*content), None
                 else:
                     answer = _finish(runner, content[0](env))
-                reply = pickle.dumps((True, answer))
-            except FAULTS as error:  # the edge: whatever the environment raises becomes a value
-                reply = pickle.dumps((False, describe(error)))
+                reply = codec.encode((answer, "", ""))
+            except BaseException as error:  # the edge: whatever the environment raises becomes a value
+                fault = fault_of(error)
+                reply = codec.encode((None, str(fault), fault.trace))
             connection.send_bytes(reply)
+
+
+def _read_reply(reply: bytes) -> tuple[Any, str, str]:
+    """The answer, or an error and its stack trace."""
+    try:
+        answer, error, trace = codec.decode(reply)
+    except (ValueError, TypeError) as damage:
+        raise EpisodeError(f"the environment's process sent what is not an answer: {damage}") from damage
+    return answer, str(error), str(trace)
 
 
 def _receive(connection: Connection) -> bytes:

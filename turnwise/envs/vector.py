@@ -83,7 +83,7 @@ class _Place:
     async def _fail(self, error: EpisodeError) -> Reset:
         with suppress(EpisodeError):  # the first error is the one to show
             await self.leave()
-        return "", {"error": str(error)}
+        return "", {"error": str(error), "traceback": error.trace}
 
     async def open(self) -> Host:
         """Build the environment; raises EpisodeError."""
@@ -141,7 +141,8 @@ class VectorEnv:
     Environment `i` plays its episode `k` with seed `seed + i + k * count`. With `autoreset="same_step"` an episode that
     ends hands over the next one's first observation, with `"next_step"` the step after it does (its action is ignored);
     either way `info["final_observation"]` and `info["final_info"]` say how the last one ended. A crashed or hung
-    environment is replaced: its step comes back truncated, and the last info of that episode has the text in `error`.
+    environment is replaced: its step comes back truncated, and the last info of that episode has the text in `error`,
+    with the stack trace in `traceback`.
 
         with make_vec("game/hanoi-easy", 8) as envs:
             observations, infos = envs.reset()

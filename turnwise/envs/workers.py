@@ -9,54 +9,34 @@ from __future__ import annotations
 import asyncio
 import os
 import pkgutil
-import queue
 import random
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from operator import attrgetter, methodcaller
 from typing import Any, Literal, TypeVar
 
-from turnwise.envs.alarm import alarm, can_interrupt
-from turnwise.envs.base import Env, Reset, Step
-from turnwise.envs.faults import FAULTS, EpisodeError, describe, is_cancellation, read_reset, read_seats, read_step
+from turnwise.envs.alarm import alarm, can_interrupt, noticing_stops
+from turnwise.envs.base import Env, Reset, Step, is_asynchronous
+from turnwise.envs.faults import (
+    EpisodeError,
+    describe,
+    fault_of,
+    is_cancellation,
+    read_random_action,
+    read_reset,
+    read_seats,
+    read_step,
+)
+from turnwise.envs.lane import LAST_SECONDS, Lane
 from turnwise.envs.process import EnvSource, WorkerProcess
+from turnwise.envs.wrappers.base import then
 
 Execution = Literal["inline", "thread", "process"]
 Job = Callable[[Env], Any]
 Value = TypeVar("Value")
 _CLOSE = methodcaller("close")
-
-
-class Lane:
-    """One daemon thread that runs calls in order. It is never joined: a call that hangs cannot hold up the program."""
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="turnwise-env", daemon=True).start()
-
-    def submit(self, call: Callable[[], Any]) -> Future[Any]:
-        """Run `call` after those submitted before it; what it raises arrives as an EpisodeError."""
-        future: Future[Any] = Future()
-        self._calls.put((future, call))
-        return future
-
-    def stop(self) -> None:
-        """Let the thread end once its calls are done."""
-        self._calls.put(None)
-
-    def _work(self) -> None:
-        while (item := self._calls.get()) is not None:
-            future, call = item
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(call())
-            except FAULTS as error:  # the edge: whatever the environment raises becomes a value
-                future.set_exception(error if isinstance(error, EpisodeError) else EpisodeError(describe(error)))
 
 
 class LocalPlace:
@@ -103,7 +83,7 @@ class Host:
 
     async def random_action(self, generator: random.Random, *, deadline: float) -> str:
         """A random well-formed action drawn from `generator`, which moves on; raises EpisodeError."""
-        text, state = await self.call(RandomAction(generator), deadline=deadline)
+        text, state = await self._read(read_random_action, RandomAction(generator), deadline)
         generator.setstate(state)
         return text
 
@@ -116,13 +96,13 @@ class Host:
         return await self._wait(partial(self._place.run, job), deadline)
 
     async def _read(self, read: Callable[[Any], Value], job: Job, deadline: float) -> Value:
-        answer = await self.call(job, deadline=deadline)
+        # Read where the environment lives, because another process gets its objects as text, and here, because what
+        # another process says is not to be believed.
+        answer = await self.call(_Read(read, job), deadline=deadline)
         try:
             return read(answer)
-        except EpisodeError:
-            raise
         except Exception as error:  # the edge as well: objects of the environment may raise when looked at
-            raise EpisodeError(describe(error)) from error
+            raise fault_of(error) from error
 
     async def _wait(self, call: Callable[[], Any], deadline: float) -> Any:
         self._answering = self._lane is not None
@@ -130,29 +110,42 @@ class Host:
         try:
             async with timer:
                 answer = await self._answer(call, deadline)
-                self._answering = False
-                return await answer if isawaitable(answer) else answer
-        except FAULTS as error:  # the edge: whatever the environment raises becomes a value
+        except (Exception, asyncio.CancelledError) as error:  # the edge: what the environment raises becomes a value
             if is_cancellation(error):
                 raise
             if timer.expired():
                 raise EpisodeError(f"no answer within {deadline:g} s", timed_out=True) from None
             self._answering = False
-            raise error if isinstance(error, EpisodeError) else EpisodeError(describe(error)) from error
+            raise fault_of(error) from error
+        self._answering = False
+        return answer
 
     async def _answer(self, call: Callable[[], Any], deadline: float) -> Any:
-        if self._lane:
-            return await asyncio.wrap_future(self._lane.submit(call))
-        with alarm(deadline):  # the event loop's own timer cannot fire while we are not in the loop
-            return call()
+        if self._lane is None:
+            answer = _run_here(call, deadline)
+            if not isawaitable(answer):
+                return answer
+            if asyncio.isfuture(answer):  # it belongs to this loop
+                return await answer
+            # A coroutine might block the loop, where no alarm interrupts it: the environment moves to a thread.
+            self._lane, self._answering, call = Lane(), True, lambda: answer
+        return await asyncio.wrap_future(self._lane.submit(call))
 
     async def close(self, *, deadline: float) -> None:
         """Close the environment and give its place back; raises EpisodeError. A hung host is left behind."""
         try:
-            if not self._answering:
+            if not self._answering or await self._lets_go():
                 await self.call(_CLOSE, deadline=deadline)
         finally:
             self.leave()
+
+    async def _lets_go(self) -> bool:
+        """Whether a call past its deadline has freed the thread, as a coroutine that waits does when cancelled."""
+        if self._lane is None or not self._lane.is_loop:
+            return False
+        with suppress(EpisodeError):
+            await self._wait(lambda: None, LAST_SECONDS)
+        return not self._answering
 
     def leave(self) -> None:
         """Give the place back without waiting."""
@@ -161,6 +154,28 @@ class Host:
                 self._lane.submit(partial(self._place.run, _CLOSE))
             self._lane.stop()
         self._release(not self._answering)
+
+
+def _run_here(call: Callable[[], Any], deadline: float) -> Any:
+    """The call in the event loop, whose own timer cannot fire meanwhile: the alarm does."""
+    with noticing_stops() as stops:
+        try:
+            with alarm(deadline):
+                return call()
+        except BaseException as error:  # the edge: an exit that the environment raises is a fault too
+            if stops:
+                raise
+            raise fault_of(error) from error
+
+
+class _Read:
+    """A job whose answer is read, at once or when it has been waited for."""
+
+    def __init__(self, read: Callable[[Any], Any], job: Job) -> None:
+        self._read, self._job = read, job
+
+    def __call__(self, env: Env) -> Any:
+        return then(self._job(env), self._read)
 
 
 class RandomAction:
@@ -259,7 +274,7 @@ class Workers:
                 host.leave()
                 return "process"
             await host.build(source, deadline=deadline)
-            execution = await host.call(attrgetter("execution"), deadline=deadline)
+            execution = await host.call(_place_of, deadline=deadline)
         except BaseException:
             host.leave()
             raise
@@ -276,6 +291,11 @@ class Workers:
             ending[-1].ask_to_stop()  # all are asked before the first is waited for, so that their ends overlap
         for process in ending:
             process.stop()
+
+
+def _place_of(env: Env) -> Execution:
+    """Where the environment wants to run; one that is asynchronous gets an event loop, and so a thread, of its own."""
+    return "thread" if env.execution == "inline" and is_asynchronous(env) else env.execution
 
 
 def _is_process_class(source: EnvSource) -> bool:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from turnwise.envs.base import ONE_SEAT, Env, Info
-from turnwise.envs.faults import FAULTS, EpisodeError, describe, is_cancellation
+from turnwise.envs.faults import FAULTS, EpisodeError, fault_of, is_cancellation
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host
 from turnwise.rollout.agents import Action, Agent, View
@@ -208,8 +208,10 @@ class Episode:
         except FAULTS as error:  # the edge: whatever an agent raises becomes a value
             if is_cancellation(error):
                 raise
-            text = f"no answer of the agent within {deadline:g} s" if timer.expired() else describe(error)
-            raise EpisodeError(text, culprit="agent", timed_out=timer.expired()) from error
+            if timer.expired():
+                text = f"no answer of the agent within {deadline:g} s"
+                raise EpisodeError(text, culprit="agent", timed_out=True) from error
+            raise fault_of(error, culprit="agent") from error
 
     async def _step(self, host: Host, name: str, turn: Turn) -> str:
         started = time.perf_counter()
@@ -246,6 +248,8 @@ class Episode:
         self._stop = StopReason.TIMEOUT if fault.timed_out else StopReason.ENV_ERROR
         self._terminated, self._truncated = False, True
         self._info = {**self._info, "error": str(fault), "culprit": fault.culprit}
+        if fault.trace:
+            self._info["traceback"] = fault.trace
 
     async def _finish(self, name: str) -> Trajectory:
         seat = self._seats[name]

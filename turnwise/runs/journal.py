@@ -6,14 +6,18 @@ import hashlib
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypedDict
 
 from turnwise.runs.disk import RunFolderError, explained, open_plain, sync
+from turnwise.untrusted import shown
 
 _BLOCK = 65536
+_DEEPEST = 64
+"""Levels of nesting that are written: fewer than any reader accepts."""
+_INTEGER_BITS = 4096
+"""Of the longest integer that is written as a number; Python refuses to read or write digits without end."""
 
 
 class Mark(TypedDict):
@@ -108,23 +112,25 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     return [_row(path, number, line) for number, line in enumerate(lines, start=1)]
 
 
-def plain(value: Any, non_finite: Callable[[float], Any]) -> Any:
-    """The value in JSON's own types: arrays as lists, `non_finite(number)` for NaN and infinities, else its repr."""
-    if value is None or isinstance(value, str | bool | int):
+def plain(value: Any, non_finite: Callable[[float], Any], *, depth: int = 0) -> Any:
+    """The value in JSON's own types: arrays as lists, `non_finite(number)` for NaN and infinities, else its repr.
+
+    Raises RecursionError for what is nested deeper than any reader need follow, and for what holds itself.
+    """
+    if depth > _DEEPEST:
+        raise RecursionError(f"nested deeper than {_DEEPEST} levels")
+    if value is None or isinstance(value, str | bool):
         return value
+    if isinstance(value, int):
+        return value if value.bit_length() <= _INTEGER_BITS else shown(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else non_finite(float(value))
     if isinstance(value, list | tuple):
-        return [plain(item, non_finite) for item in value]
+        return [plain(item, non_finite, depth=depth + 1) for item in value]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: plain(item, non_finite) for key, item in value.items()}
+        return {key: plain(item, non_finite, depth=depth + 1) for key, item in value.items()}
     to_list = getattr(value, "tolist", None)  # arrays, tensors and their scalars
-    return plain(to_list(), non_finite) if callable(to_list) else describe(value)
-
-
-def describe(value: Any) -> str:
-    """Its repr without the address, which no second run would repeat."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    return plain(to_list(), non_finite, depth=depth + 1) if callable(to_list) else shown(value)
 
 
 def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:

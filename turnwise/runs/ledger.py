@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import zstandard
 
 from turnwise.runs.disk import RunFolderError, explained, open_plain, write_whole
-from turnwise.runs.journal import describe, plain
+from turnwise.runs.journal import plain
+from turnwise.untrusted import shown
 
 if TYPE_CHECKING:  # importing the nouns imports torch, which reading rows does not need
     from turnwise.types import Group, Trajectory
@@ -58,7 +59,7 @@ def _columns(trajectory: Trajectory) -> dict[str, Any]:
     row = _fields(trajectory)
     row["turns"] = [_fields(turn) for turn in trajectory.turns]
     row["task"] = _loose(trajectory.task)
-    row["info"] = {str(key): _loose(value) for key, value in trajectory.info.items()}
+    row["info"] = {_key(key): _loose(value) for key, value in trajectory.info.items()}
     return row
 
 
@@ -74,11 +75,15 @@ def _trajectory(row: Mapping[str, Any]) -> Trajectory:
 
 
 def _loose(value: Any) -> Any:
-    """What environments made up: anything at all, even a thing that holds itself."""
+    """What environments made up: anything at all, even a thing that holds itself or raises when it is looked at."""
     try:
         return plain(value, _mark)
-    except RecursionError:
-        return describe(value)
+    except Exception:  # the edge: objects of others
+        return shown(value)
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else str(_loose(key))
 
 
 def _line(row: dict[str, Any]) -> bytes:

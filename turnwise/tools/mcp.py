@@ -65,10 +65,14 @@ async def _list(client: Client) -> list[ServerTool]:
 
 
 def _wrap(client: Client, tool: ServerTool, deadline_seconds: float) -> Tool:
+    home = asyncio.get_running_loop()
+
     async def run(arguments: Mapping[str, Any]) -> ToolResult:
+        # The connection belongs to this loop, and an asynchronous environment has a loop of its own.
+        call = asyncio.run_coroutine_threadsafe(client.call_tool(tool.name, dict(arguments)), home)
         try:
             async with asyncio.timeout(deadline_seconds):
-                return _result(await client.call_tool(tool.name, dict(arguments)))
+                return _result(await asyncio.wrap_future(call))
         except TimeoutError:
             return ToolResult(text=f"{tool.name} did not answer within {deadline_seconds:g} seconds", ok=False)
         except MCPError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from random import Random
 
+from turnwise.envs.faults import close_quietly
 from turnwise.envs.process import EnvSource
 from turnwise.policy.rendering import Conversation, Renderer
 from turnwise.rollout.agents import OracleAgent
@@ -99,7 +100,7 @@ def _require_expert(env: EnvChoice) -> None:
                 f"{env.id} has no scripted expert to imitate; give sft.chats a JSONL file of chats, or leave sft out"
             )
     finally:
-        built.close()
+        close_quietly(built)
 
 
 def _specs(env: EnvChoice, *, count: int, seed: int) -> list[EpisodeSpec]:

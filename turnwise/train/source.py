@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 from collections import defaultdict
 from collections.abc import AsyncGenerator
@@ -12,7 +11,8 @@ from itertools import count
 from typing import Protocol
 
 from turnwise.algorithm.parts import function_of
-from turnwise.envs.base import Env
+from turnwise.envs.base import is_asynchronous
+from turnwise.envs.faults import close_quietly
 from turnwise.envs.registry import make
 from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.rollout.scheduler import Finished, in_groups
@@ -209,11 +209,6 @@ def answers_inline(recipe: Recipe) -> bool:
     """Whether the environment answers at once, so that waiting for every episode costs nothing."""
     env = make(recipe.env.id, **recipe.env.kwargs)
     try:
-        return env.execution == "inline" and not _awaits(env)
+        return env.execution == "inline" and not is_asynchronous(env)
     finally:
-        env.close()
-
-
-def _awaits(env: Env) -> bool:
-    inner = getattr(env, "env", None)  # of a wrapper
-    return inspect.iscoroutinefunction(env.step) or (isinstance(inner, Env) and _awaits(inner))
+        close_quietly(env)

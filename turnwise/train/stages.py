@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from turnwise.algorithm import resolve
+from turnwise.envs.faults import close_quietly
 from turnwise.envs.registry import make
 from turnwise.evaluate.evaluation import evaluate
 from turnwise.exactness import changed_circumstances
@@ -99,7 +100,8 @@ def resume(
         _require_same_run(before, recipe)
         _require_more_steps(run, before, recipe)
         now = circumstances(choose_device(recipe))
-        make(recipe.env.id, **recipe.env.kwargs).close()  # an environment that is gone must not cost the old recipe
+        # An environment that is gone must not cost the old recipe.
+        close_quietly(make(recipe.env.id, **recipe.env.kwargs))
         torch.set_num_threads(run.circumstance("threads", int))  # sums in another order would be other sums
         if changed := changed_circumstances(run.meta, now):
             console.note(f"{', '.join(changed)}: the last bits may differ from those of a run that was left alone")
