@@ -71,7 +71,7 @@ class Turn:
     action: str = ""
     """The text of the turn itself."""
     valid: bool = True
-    """Whether the environment could parse the action and allowed it."""
+    """Whether the environment could parse the action and allowed it; never so for a turn that was cut."""
     state_key: str | None = None
     """Turns with equal keys inside a group started from the same state (anchor-state credit)."""
     restarts: bool = False

@@ -35,6 +35,10 @@ class ReferenceEngine:
         self.sessions = {}
         self.closed = []
 
+    @property
+    def capacity(self):
+        return self.context
+
     async def generate(self, session, new_ids, params):
         ids = self.sessions.setdefault(session, [])
         ids += new_ids

@@ -101,6 +101,7 @@ def test_an_agent_that_cannot_go_on_ends_the_episode_without_another_step(text, 
     assert (trajectory.stop, trajectory.truncated) == (StopReason.CONTEXT_FULL, True)
     assert len(trajectory.turns) == turns
     assert trajectory.turns[-1].action == (text or "go")
+    assert [turn.valid for turn in trajectory.turns] == [True, True, False][:turns]
     assert trajectory.final_observation.endswith("after go")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import threading
 
 import pytest
 
@@ -44,6 +45,8 @@ def sequence(trajectory):
 
 class Scripted:
     """An engine that says what it is told to."""
+
+    capacity = 1024
 
     def __init__(self, *completions):
         self.completions, self.asked, self.closed = list(completions), [], []
@@ -100,7 +103,8 @@ def test_a_turn_that_reaches_its_token_limit_ends_the_episode_there():
     agent, _ = make_agent(sampling=SamplingParams(max_tokens=3, bad_ids=(2,)))
     (trajectory,) = run(agent, [EpisodeSpec(env=Sound)])
     assert (trajectory.stop, trajectory.truncated) == (StopReason.MAX_TOKENS, True)
-    assert [len(turn.sampled_ids) for turn in trajectory.turns] == [3]
+    assert [(len(turn.sampled_ids), turn.valid) for turn in trajectory.turns] == [(3, False)]
+    assert "valid" not in trajectory.info  # of which the environment knows nothing
     assert list(trajectory.final_ids) == []  # the observation is the one that the turn had already read
 
 
@@ -112,6 +116,63 @@ def test_a_full_context_ends_the_episode_and_keeps_the_turns_before_it():
     assert len(sequence(trajectory)) <= 120
     assert engine.sessions == {}
     assert check_ledger(trajectory, Renderer(TOKENIZER)).turns == len(trajectory.turns)
+
+
+class Flood(Env):
+    """Its first or its last observation is `size` characters long."""
+
+    def __init__(self, *, size=0, first=True, word="word "):
+        super().__init__()
+        self.text, self.first = (word * size)[:size], first
+
+    def reset(self, seed=None, task=None):
+        return self.text if self.first else "begin", {}
+
+    def step(self, action):
+        return self.text or "on", 0.0, False, False, {}
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """How long each text was that was tokenised, and whether that was done in the event loop."""
+    seen, encode = [], type(TOKENIZER).encode
+
+    def listen(tokenizer, text, **options):
+        seen.append((len(text), threading.current_thread() is threading.main_thread()))
+        return encode(tokenizer, text, **options)
+
+    monkeypatch.setattr(type(TOKENIZER), "encode", listen)
+    return seen
+
+
+def test_an_observation_beyond_the_context_is_refused_after_its_beginning_and_outside_the_event_loop(encoded):
+    agent, engine = make_agent(context=512)
+    specs = [EpisodeSpec(env=Flood, kwargs={"size": size}) for size in (10_000_000, 0)]
+    flooded, calm = run(agent, specs, limits=Limits(max_turns=2))
+    assert (flooded.stop, flooded.turns) == (StopReason.CONTEXT_FULL, [])
+    assert calm.turns
+    assert engine.sessions == {}
+    assert max(encoded)[0] < 100_000
+    assert not [length for length, in_loop in encoded if in_loop and length > 1_000]
+
+
+def test_a_long_observation_that_fits_gives_the_tokens_that_it_always_gave(encoded):
+    engine = Scripted(completion("hm"))
+    engine.capacity = 100_000
+    agent = PolicyAgent(engine=engine, renderer=Renderer(TOKENIZER))
+    spec = EpisodeSpec(env=Flood, kwargs={"size": 33_000, "word": "many words "})
+    (trajectory,) = run(agent, [spec], limits=Limits(max_turns=1))
+    assert not [length for length, in_loop in encoded if in_loop and length > 1_000]
+    expected = Renderer(TOKENIZER).open().observe("many words " * 3_000)
+    assert list(trajectory.turns[0].prompt_ids) == expected.ids
+
+
+@pytest.mark.parametrize(("size", "kept"), [(100, True), (1_000_000, False)])
+def test_a_last_observation_beyond_the_context_becomes_no_final_ids(size, kept):
+    agent = PolicyAgent(engine=Scripted(completion("hm")), renderer=Renderer(TOKENIZER))
+    spec = EpisodeSpec(env=Flood, kwargs={"size": size, "first": False})
+    (trajectory,) = run(agent, [spec], limits=Limits(max_turns=1))
+    assert (trajectory.stop, bool(trajectory.final_ids)) == (StopReason.MAX_TURNS, kept)
 
 
 def test_the_last_observation_of_a_truncated_episode_becomes_final_ids():

@@ -84,12 +84,17 @@ class Clingy(Say):
 
 
 class Blocks(Say):
-    """An asynchronous step of which every tenth task's blocks its event loop."""
+    """An asynchronous step that blocks its event loop in every fourth task."""
 
     async def step(self, action: str) -> Any:
-        if self.seed % 10 == 3:
+        if self.seed % 4 == 3:
             time.sleep(30)
         return super().step(action)
+
+
+DEEP: list[Any] = []
+for _ in range(100_000):
+    DEEP = [DEEP]
 
 
 class Odd:
@@ -115,10 +120,7 @@ class Peculiar(Say):
         if self.seed % 4 == 2:
             raise KeyboardInterrupt
         observation, reward, terminated, truncated, info = super().step(action)
-        deep: list[Any] = []
-        for _ in range(100_000):
-            deep = [deep]
-        return observation, reward, terminated, truncated, {**info, "odd": Odd(), "deep": deep}
+        return observation, reward, terminated, truncated, {**info, "odd": Odd(), "deep": DEEP}
 
 
 class Flood(Say):

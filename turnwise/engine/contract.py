@@ -73,6 +73,11 @@ class Completion:
 class Engine(Protocol):
     """Sessions keep their KV across turns, so a turn brings only what is new."""
 
+    @property
+    def capacity(self) -> int:
+        """Tokens that a session may hold."""
+        ...
+
     async def generate(self, session: str, new_ids: Sequence[int], params: SamplingParams) -> Completion:
         """Append `new_ids` to the session (opened on first use) and sample its continuation."""
         ...

@@ -72,6 +72,11 @@ class EngineServer:
     def __exit__(self, *_: object) -> None:
         self.shutdown()
 
+    @property
+    def capacity(self) -> int:
+        """Tokens that a session may hold."""
+        return self._engine.capacity
+
     async def generate(self, session: str, new_ids: Sequence[int], params: SamplingParams) -> Completion:
         """Append tokens to a session and sample its continuation. Cancelling the call closes the session."""
         answer: Future[Completion] = Future()

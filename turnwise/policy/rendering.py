@@ -26,6 +26,8 @@ from turnwise.policy.rendering_templates import TEMPLATES
 _BREAK, _MARK = "\ufdd0", "\ufdd1"
 _MARKER = re.compile(r"<[|｜][^|｜<>]+[|｜]>")
 _OTHER_TEMPLATE = f"choose one of the templates {', '.join(TEMPLATES)}, or give jinja text (model.template in a recipe)"
+_SHORTEST = 8
+"""Characters per token that one may hope for: a text shorter than that is tokenised whole."""
 _OPEN_REASONING = re.compile(r"<think>\s*\Z")
 _STAND_INS = ("\ufffd", "?", "")
 """What takes the place of a character that a tokenizer reads as a whole special token: the first that is plain text."""
@@ -121,6 +123,25 @@ class Renderer:
         if isinstance(value, Mapping):
             return {self.shield(str(key)): self.shield_all(each) for key, each in value.items()}
         return [self.shield_all(each) for each in value] if isinstance(value, list) else value
+
+    def surely_exceeds(self, text: str, tokens: int) -> bool:
+        """Whether the text needs more than so many tokens, told without looking at all of a very long one.
+
+        True only when a beginning of it needs twice as many: where a text is cut, its last word may be split in another
+        way, but no text has half the tokens of its own beginning.
+        """
+        size = _SHORTEST * tokens
+        while size < len(text):
+            if len(self._encode_text(text[:size])) > 2 * tokens:
+                return True
+            size *= 4
+        return False
+
+    def for_another_thread(self) -> Renderer:
+        """The same renderer with a tokenizer of its own: a tokenizer in use by two threads at once may raise."""
+        twin = copy.copy(self)
+        twin._tokenizer = copy.deepcopy(self._tokenizer)
+        return twin
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The template's own text for shielded messages."""

@@ -294,6 +294,7 @@ def _turn(action: Action, observation: str, info: Info, seconds: float) -> Turn:
         restarts=action.restarts,
         observation=observation,
         action=action.text,
+        valid=action.stop is None,  # one that was cut is no action: the environment never sees it
         state_key=info.get("state_key"),
         sample_seconds=seconds,
     )

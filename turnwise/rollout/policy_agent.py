@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from dataclasses import dataclass, replace
 
 from turnwise.engine.contract import Engine, Finish, SamplingParams
-from turnwise.policy.rendering import Conversation, Renderer
+from turnwise.policy.rendering import Conversation, Prompt, Renderer
 from turnwise.rollout.agents import Action, Agent, View
 from turnwise.rollout.token_checks import check_completion
 from turnwise.types import StopReason, Trajectory
@@ -16,6 +18,9 @@ _STOPS = {
     Finish.CONTEXT_FULL: StopReason.CONTEXT_FULL,
     Finish.CANCELLED: StopReason.TIMEOUT,
 }
+
+_LONG = 20_000
+"""Characters of an observation that are tokenised in the event loop, in a few milliseconds."""
 
 
 @dataclass(kw_only=True)
@@ -44,11 +49,16 @@ class PolicyAgent(Agent):
         self._engine, self._renderer = engine, renderer
         self._sampling = replace(sampling, stop_ids=stop_ids)
         self._seats: dict[tuple[str, str], _Seat] = {}
+        self._aside = threading.Lock()
+        self._twin: Renderer | None = None
 
     async def act(self, view: View) -> Action:
         """Sample one turn."""
         seat = self._seat(view)
-        prompt = seat.conversation.observe(view.observation)
+        prompt = await self._observe(seat.conversation, view.observation)
+        if prompt is None:
+            seat.cut = True
+            return Action(text="", stop=StopReason.CONTEXT_FULL)
         if prompt.restarts:
             self._engine.close(seat.session)
             seat.session = _session(view)
@@ -72,9 +82,28 @@ class PolicyAgent(Agent):
             return
         self._engine.close(seat.session)
         if trajectory.truncated and not trajectory.stop.is_failure and not seat.cut and trajectory.final_observation:
-            prompt = seat.conversation.observe(trajectory.final_observation)
-            # A rewritten history is no continuation of the last sequence: the critic then values the last turn's end.
-            trajectory.final_ids = () if prompt.restarts else prompt.ids
+            prompt = await self._observe(seat.conversation, trajectory.final_observation)
+            # A rewritten history is no continuation of the last sequence, and what fits in no context cannot be read:
+            # the critic then values the last turn's end.
+            fits = prompt is not None and len(prompt.ids) < self._engine.capacity
+            trajectory.final_ids = prompt.ids if prompt is not None and fits and not prompt.restarts else ()
+
+    async def _observe(self, conversation: Conversation, observation: str) -> Prompt | None:
+        """What comes in, as tokens; None when it fits in no context. A long text holds up no other episode."""
+        if len(observation) <= _LONG:
+            return conversation.observe(observation)
+        return await asyncio.to_thread(self._observe_aside, conversation, observation)
+
+    def _observe_aside(self, conversation: Conversation, observation: str) -> Prompt | None:
+        with self._aside:  # one at a time: they share a tokenizer
+            self._twin = self._twin or self._renderer.for_another_thread()
+            if self._twin.surely_exceeds(observation, self._engine.capacity):
+                return None
+            conversation.renderer = self._twin
+            try:
+                return conversation.observe(observation)
+            finally:
+                conversation.renderer = self._renderer
 
     def _seat(self, view: View) -> _Seat:
         key = (view.episode, view.seat)
