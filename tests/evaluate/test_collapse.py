@@ -47,6 +47,11 @@ def test_valid_turns_must_be_gone_for_good():
         assert "valid" in collapse.reason
 
 
+def test_turns_that_never_were_valid_are_no_collapse():
+    assert find_collapse(rows(0.0, 0.0, 0.0, 0.1, 0.5, valid=[0.0, 0.01, 0.02, 0.6, 0.9])) is None
+    assert find_collapse(rows(0.0, 0.0, 0.0, 0.0, valid=0.0)) is None
+
+
 def test_evaluations_without_a_number_are_passed_over():
     broken = [{"step": 5, "eval/success": None, "eval/valid": None}, {"step": 6}]
     assert find_collapse([*rows(0.2, 0.8), *broken]) is None

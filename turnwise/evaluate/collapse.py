@@ -15,8 +15,8 @@ PATIENCE = 3
 
 DEFINITION = (
     f"A run has collapsed when its held-out success lies below {LOST:.0%} of the best so far (the start included), or "
-    f"fewer than {INVALID:.0%} of its turns are valid, in {PATIENCE} evaluations in a row or in the last one; or when "
-    "the guard stopped it."
+    f"fewer than {INVALID:.0%} of its turns are valid where more were, in {PATIENCE} evaluations in a row or in the last "
+    "one; or when the guard stopped it."
 )
 
 
@@ -51,10 +51,13 @@ def _lost(evaluations: Sequence[Mapping[str, Any]]) -> list[Collapse | None]:
 
 def _invalid(evaluations: Sequence[Mapping[str, Any]]) -> list[Collapse | None]:
     shares = [(row["step"], share) for row in evaluations if (share := row.get("eval/valid")) is not None]
-    return [
-        Collapse(step=step, reason=f"{share:.0%} of turns are valid") if share < INVALID else None
-        for step, share in shares
-    ]
+    verdicts: list[Collapse | None] = []
+    best = 0.0
+    for step, share in shares:
+        best = max(best, share)  # a policy that never spoke properly has nothing to lose
+        lost = share < INVALID <= best
+        verdicts.append(Collapse(step=step, reason=f"{share:.0%} of turns are valid") if lost else None)
+    return verdicts
 
 
 def _first_lasting(verdicts: list[Collapse | None]) -> Collapse | None:
