@@ -137,6 +137,19 @@ def test_an_unfit_environment_is_refused_with_its_defect(here):
     assert sorted(path for path in here.iterdir() if path.name != "__pycache__") == before
 
 
+def test_a_run_whose_environment_never_works_ends_with_code_two_and_its_error(here):
+    Path("ruins.py").write_text(BROKEN)
+    settings = [*SMALL[1:], "env=ruins:Broken", "env.held_out={}", "eval.episodes=0"]
+    result = turnwise("train", *settings, "train.steps=1", "--output", "run")
+    assert result.exit_code == 2, result.output
+    assert "RuntimeError: the server is down (ruins.py:6)" in result.stderr
+    assert "healthy" not in result.output
+    result = turnwise("eval", "run", "--episodes", "2")
+    assert result.exit_code == 2, result.output
+    assert "every episode of ruins:Broken failed" in result.stderr
+    assert "the server is down" in result.stderr
+
+
 def test_a_run_that_the_guard_stops_ends_with_code_one(here):
     Path("outages.py").write_text(BROKEN)
     settings = [*SMALL[1:], "env=outages:Broken", "env.held_out={}", "eval.episodes=0", "guard=act"]

@@ -28,6 +28,8 @@ from tests.train.small_runs import (
     timeless,
     trajectories,
 )
+from turnwise.report.reading import read_run
+from turnwise.report.summary import summarize_run
 from turnwise.runs.folder import RunFolder
 from turnwise.train.learner import Learner
 from turnwise.train.recipes import dump_recipe
@@ -133,16 +135,41 @@ def test_an_environment_that_always_fails_ends_the_run_with_its_error(tmp_path: 
         "train": {"steps": 9},
         "eval": {"episodes": 4},
     }
-    with pytest.raises(ValueError, match=r"every episode of the last 3 steps failed.*no database") as caught:
+    with pytest.raises(ValueError, match=r"failed in each of the 48 episodes that it played.*no database") as caught:
         run(tmp_path / "run", recipe)
     assert "\n" not in str(caught.value)
     assert [row["rollout/faults"] for row in rows(tmp_path / "run")] == [1.0, 1.0, 1.0]
     assert RunFolder.open(tmp_path / "run").checkpoints.latest() is not None
 
 
+@pytest.mark.parametrize(("env", "steps"), [("Dead", 1), ("DeadSteps", 1), ("DeadSteps", 40)])
+def test_a_run_whose_environment_never_worked_fails_and_calls_nothing_healthy(
+    tmp_path: Path, env: str, steps: int
+) -> None:
+    recipe = {"env": {"id": f"{ENVS}:{env}", "check": False}, "train": {"steps": steps}, "rollout": {"max_tokens": 12}}
+    screen = Screen()
+    with pytest.raises(
+        ValueError, match=r"failed in each of the \d+ episodes that it played.*no database.*stack trace"
+    ):
+        run(tmp_path / "run", recipe, console=screen)
+    assert "guard healthy" not in screen.text
+    assert "learn from" not in screen.text
+    events = rows(tmp_path / "run", "events")
+    assert "no database" in events[-1]["text"]
+    assert events[-1]["kind"] == "failed"
+    trace = next(event["traceback"] for event in events if event["kind"] == "faults")
+    assert 'small_envs.py", line' in trace
+    assert trace.endswith("RuntimeError: no database\n")
+    (failed, *_) = [each for each in trajectories(played(tmp_path / "run", 1)) if each.stop.is_failure]
+    assert str(failed.info["traceback"]).endswith("RuntimeError: no database\n")
+    assert summarize_run(read_run(tmp_path / "run"), None)["tone"] == "bad"
+
+
 def test_under_a_guard_that_acts_it_is_stopped_one_step_earlier_and_its_policy_kept(tmp_path: Path) -> None:
     recipe = {"env": {"id": f"{ENVS}:Dead", "check": False}, "train": {"steps": 9}, "guard": "act"}
-    assert run(tmp_path / "run", recipe)["status"] == "stopped"
+    screen = Screen()
+    assert run(tmp_path / "run", recipe, console=screen)["status"] == "stopped"
+    assert "nothing to learn from" not in screen.text  # nothing was played, so nothing is said about the task
     (incident,) = [event for event in rows(tmp_path / "run", "events") if event["kind"] == "guard"]
     assert (incident["step"], incident["signal"], incident["action"]) == (2, "faults", "stop")
 

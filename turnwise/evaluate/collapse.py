@@ -15,8 +15,8 @@ PATIENCE = 3
 
 DEFINITION = (
     f"A run has collapsed when its held-out success lies below {LOST:.0%} of the best so far (the start included), or "
-    f"fewer than {INVALID:.0%} of its turns are valid where more were, in {PATIENCE} evaluations in a row or in the last "
-    "one; or when the guard stopped it."
+    f"fewer than {INVALID:.0%} of its turns are valid where more were, in {PATIENCE} evaluations in a row or in the "
+    "last one; or when the guard stopped it."
 )
 
 

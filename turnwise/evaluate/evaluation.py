@@ -16,6 +16,7 @@ from turnwise.envs.registry import make
 from turnwise.evaluate.statistics import mean_interval, pass_at_k, wilson_interval
 from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.train.config import Recipe
+from turnwise.train.readings import find_errors
 from turnwise.types import Group, Trajectory
 
 _UNSEEN = 2_000_000_000
@@ -73,14 +74,20 @@ def _choose_tasks(env_id: str, kwargs: Mapping[str, Any], count: int) -> list[An
 
 
 def evaluate(player: Plays, recipe: Recipe, *, watch: Callable[[list[Group]], None] | None = None) -> dict[str, float]:
-    """Play the held-out episodes and summarize them; nothing when the recipe has none. `watch` sees the episodes."""
+    """Play the held-out episodes and summarize them; nothing when the recipe has none. `watch` sees the episodes.
+
+    Raises ValueError with the environment's error when every one of them failed.
+    """
     specs = play_specs(recipe)
     if not specs:
         return {}
     groups = player.play(specs, temperature=recipe.eval.temperature)
     if watch is not None:
         watch(groups)
-    return summarize(groups, tries=recipe.eval.tries)
+    metrics = summarize(groups, tries=recipe.eval.tries)
+    if metrics["eval/faults"] == 1:
+        raise ValueError(f"every episode of {recipe.env.id} failed; the last error: {find_errors(groups)[-1]}")
+    return metrics
 
 
 def summarize(groups: Sequence[Group], *, tries: int = 1) -> dict[str, float]:

@@ -113,6 +113,7 @@ def _evaluations(run: RunData) -> list[Row]:
 def _event(event: Row) -> dict[str, Any]:
     """An event with what every kind has in common, and the rest as dotted keys."""
     common = ("time", "kind", "signal", "action", "text", "change")
-    rest = {key: value for key, value in event.items() if key not in (*common, "step")}
+    # A stack trace is for whoever mends the environment: events.jsonl has it.
+    rest = {key: value for key, value in event.items() if key not in (*common, "step", "traceback")}
     shown = {key: str(event[key]) for key in common if event.get(key) is not None}
     return {"step": event["step"], **shown, "rest": flatten(rest) if rest else {}}

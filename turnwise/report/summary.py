@@ -82,11 +82,18 @@ def _short(value: float) -> str:
 
 
 def _health(run: RunData, onset: Onset | None) -> str:
+    if failure := _failure(run):
+        return f"It failed at step {failure['step']}: {failure.get('text', '')}."
     if onset is None:
         return "No guard incident, and training success did not fall to half of its best."
     if onset.source == "change":
         return f"The run went wrong: {onset.signal} moved first, at step {onset.step}."
     return f"{counted(len(run.incidents), 'guard incident')}, the first at step {onset.step}: {onset.signal}."
+
+
+def _failure(run: RunData) -> Row | None:
+    """The event that ended the run, if its environment did not work."""
+    return run.events[-1] if run.events and run.events[-1].get("kind") == "failed" else None
 
 
 def _ending(summary: Row, run: RunData) -> str:
@@ -99,6 +106,8 @@ def _ending(summary: Row, run: RunData) -> str:
 
 
 def _tone(summary: Row, run: RunData, onset: Onset | None) -> str:
+    if _failure(run):
+        return "bad"
     if onset is None and _got_worse(summary["final"]):
         return "watch"
     if onset is None:

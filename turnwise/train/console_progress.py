@@ -48,7 +48,13 @@ class Progress:
     def barren(self) -> str:
         """Why nothing can have been learned, in words: every episode of every step earned the same."""
         earned = {number(row, "rollout/reward") for row in self.rows}
-        if self.imitates or len(earned) != 1 or any(number(row, "rollout/success") for row in self.rows):
+        # Where no episode was sound, nothing was earned at all: that is for the environment's error to explain.
+        if (
+            self.imitates
+            or len(earned) != 1
+            or None in earned
+            or any(number(row, "rollout/success") for row in self.rows)
+        ):
             return ""
         cut = max((number(row, "rollout/cut") or 0.0) for row in self.rows)
         if cut == 1 and not any(number(row, "rollout/turns") for row in self.rows):

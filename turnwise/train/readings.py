@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from turnwise.ops.filters import equal_returns
-from turnwise.types import CUTS, Group, Trajectory
+from turnwise.types import CUTS, Group, StopReason, Trajectory
 
 _GRAM = 4
 """Tokens in a row that count as repeated text when they come again in the same turn."""
@@ -33,6 +33,21 @@ def find_errors(groups: Sequence[Group], *, culprit: str = "") -> list[str]:
     """What went wrong in the episodes that failed, in their own words; `culprit` asks for those of "env" or "agent"."""
     failed = [each for group in groups for each in group.trajectories if each.stop.is_failure]
     return [str(each.info.get("error", "")) for each in failed if culprit in ("", each.info.get("culprit"))]
+
+
+def find_traceback(groups: Sequence[Group]) -> str:
+    """The stack trace of the last episode that failed; empty where nothing was raised."""
+    failed = [each for group in groups for each in group.trajectories if each.stop.is_failure]
+    return str(failed[-1].info.get("traceback", "")) if failed else ""
+
+
+def answered(groups: Sequence[Group]) -> bool:
+    """Whether the environment carried any episode through a step to a sound end.
+
+    An episode whose first turn was cut is sound, but says nothing about the environment, which never saw the turn.
+    """
+    sound = [each for group in groups for each in group.trajectories if not each.stop.is_failure]
+    return any(len(each.turns) > 1 or each.stop in (StopReason.DONE, StopReason.MAX_TURNS) for each in sound)
 
 
 def _outcomes(sound: Sequence[Trajectory]) -> dict[str, float]:

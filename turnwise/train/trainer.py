@@ -28,7 +28,7 @@ from turnwise.train.imitation import Imitation
 from turnwise.train.interrupts import Interrupts
 from turnwise.train.learner import Learner, Report
 from turnwise.train.player import Player
-from turnwise.train.readings import find_errors, read_rollout
+from turnwise.train.readings import answered, find_errors, find_traceback, read_rollout
 from turnwise.train.recipes import plain_differences
 from turnwise.train.setup import make_renderer
 from turnwise.train.source import Demonstrated, Played, PlayedAhead, Source, plays_in_lockstep
@@ -43,8 +43,9 @@ _RECORDED = 16
 """Held-out tasks of an evaluation whose episodes are written down, for the report."""
 _TOLD = 3
 """Different errors of environments that are told on screen; `events.jsonl` has one for every step."""
-_LOST_STEPS = 3
-"""Steps in a row without one sound episode after which a run ends: something is broken that training cannot mend."""
+_LOST_STEPS, _LOST_EPISODES = 3, 8
+"""Steps and failed episodes in a row without one that the environment carried to its end, after which a run ends:
+something is broken that training cannot mend. Where all episodes fail, fewer than eight will do."""
 
 
 @dataclass(kw_only=True)
@@ -61,7 +62,13 @@ class Progress:
     reference: int = 0
     """The checkpoint that the reference is."""
     lost: int = 0
-    """Steps in a row without one sound episode."""
+    """Steps in a row with failures and without one episode that the environment carried to its end."""
+    failures: int = 0
+    """Episodes that failed in these steps."""
+    last_error: str = ""
+    """What the last of them said."""
+    answered: bool = False
+    """Whether the environment ever carried an episode to its end."""
 
 
 class Trainer:
@@ -165,23 +172,34 @@ class Trainer:
             write_groups(self.run_folder.rollouts_file(step), groups)
         self.loggers.row(row)
         self._count_faults(row, groups)
-        self.console.step(row, guard=self.guard.state)
+        self.console.step(row, guard="no sound episode" if self.progress.lost else self.guard.state)
 
     def _count_faults(self, row: dict[str, Any], groups: list[Group]) -> None:
-        if not row["rollout/faults"]:
-            self.progress.lost = 0
+        progress, errors = self.progress, find_errors(groups)
+        if answered(groups):
+            progress.lost, progress.failures, progress.answered = 0, 0, True
+        if not errors:
             return
-        last_error = find_errors(groups)[-1]
-        self._event("faults", share=row["rollout/faults"], last_error=last_error)
-        if last_error not in self._told and len(self._told) < _TOLD:
-            self._told.add(last_error)
-            self.console.note(f"an episode failed: {last_error}")
-        self.progress.lost = self.progress.lost + 1 if row["rollout/faults"] == 1 else 0
-        if self.progress.lost == _LOST_STEPS:
-            raise ValueError(
-                f"every episode of the last {_LOST_STEPS} steps failed; the last error of {self.recipe.env.id}: "
-                f"{last_error}"
-            )
+        progress.last_error = errors[-1]
+        self._event("faults", share=row["rollout/faults"], last_error=errors[-1], traceback=find_traceback(groups))
+        if errors[-1] not in self._told and len(self._told) < _TOLD:
+            self._told.add(errors[-1])
+            self.console.note(f"an episode failed: {errors[-1]}")
+        if not answered(groups):
+            progress.lost, progress.failures = progress.lost + 1, progress.failures + len(errors)
+            enough = progress.failures >= _LOST_EPISODES or row["rollout/faults"] == 1
+            if progress.lost >= _LOST_STEPS and enough:
+                self._give_up()
+
+    def _give_up(self) -> None:
+        """End a run whose environment does not work."""
+        progress = self.progress
+        text = (
+            f"{self.recipe.env.id} failed in each of the {progress.failures} episodes that it played last, so there is "
+            f"nothing to learn from; the last error: {progress.last_error}"
+        )
+        self._event("failed", text=text)
+        raise ValueError(f"{text}. events.jsonl in {self.run_folder.path} has the stack trace")
 
     def _act(self, verdict: Verdict, error: NonFiniteError | None) -> None:
         """Do what the guard says; numbers that are not finite end the run if it has nothing to say."""
@@ -327,6 +345,8 @@ class Trainer:
     def _finish(self) -> dict[str, Any]:
         if self.status == "interrupted" and self.progress.step not in self.run_folder.checkpoints.steps():
             self._save(may_turn_out_good=False)  # where the user stops must not change what the guard restores
+        if self.status == "finished" and self.progress.failures and not self.progress.answered:
+            self._give_up()
         self._event(self.status, **({"reason": self.guard.stopped} if self.status == "stopped" else {}))
         return {"status": self.status, "step": self.progress.step, "folder": str(self.run_folder.path)}
 
