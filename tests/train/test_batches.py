@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.train.small_learners import make_groups
 from turnwise.rollout.packing import pack
 from turnwise.train.batches import micro_batches, minibatches
-from turnwise.types import TokenBatch
+from turnwise.types import Group, StopReason, TokenBatch, Trajectory
 
 BATCH = pack(make_groups(tasks=4, size=4, seed=1))
 
@@ -52,6 +52,19 @@ def test_more_parts_than_sequences_leave_no_empty_part() -> None:
     few = BATCH.select([0, 1, 2])
     parts = list(minibatches(few, epochs=2, count=8, rng=random.Random(0)))
     assert [part.sequences for part in parts] == [1] * 6
+
+
+@pytest.mark.parametrize("tokens", [1, 50, 10_000])
+def test_episodes_without_a_token_never_make_a_part_of_their_own(tokens: int) -> None:
+    silent = [Trajectory(id=f"silent/{n}", turns=[], stop=StopReason.CONTEXT_FULL, truncated=True) for n in range(3)]
+    spoken = make_groups(tasks=1, size=4, seed=1)[0].trajectories
+    order = [silent[0], spoken[0], silent[1], *spoken[1:], silent[2]]
+    batch = pack([Group(id="mixed", trajectories=order)])
+    assert 0 in batch.length_S.tolist()
+    micro = list(micro_batches(batch, tokens=tokens))
+    assert [text for part in micro for text in texts(part)] == texts(batch)
+    mini = list(minibatches(batch, epochs=1, count=batch.sequences, rng=random.Random(0)))
+    assert all(part.tokens for part in (*micro, *mini))
 
 
 @settings(max_examples=40, deadline=None)

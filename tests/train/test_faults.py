@@ -111,6 +111,14 @@ def test_objects_that_cannot_be_written_and_errors_that_cannot_be_told_end_no_ru
     }
 
 
+def test_observations_beyond_all_contexts_end_their_episodes_and_the_run_goes_on(tmp_path: Path) -> None:
+    recipe = {"env": {"id": f"{ENVS}:Flood", "check": False}, "train": {"steps": 1}, "rollout": {"episodes": 4}}
+    assert run(tmp_path / "run", recipe)["status"] == "finished"
+    episodes = trajectories(played(tmp_path / "run", 1))
+    assert {each.stop for each in episodes if (each.seed or 0) % 2} == {StopReason.CONTEXT_FULL}
+    assert all(each.turns for each in episodes if not (each.seed or 0) % 2)
+
+
 def test_an_environment_that_cannot_be_closed_is_trained_on_and_resumed(tmp_path: Path) -> None:
     recipe = {"env": {"id": f"{ENVS}:Clingy", "check": False}, "train": {"steps": 4}}
     with pytest.raises(LostMachineError):

@@ -36,6 +36,9 @@ def is_asynchronous(env: Env) -> bool:
 class Env:
     """Base class of all environments. A subclass overrides `reset` and `step`, either of which may be `async`.
 
+    An asynchronous environment has an event loop of its own: make what belongs to a loop, such as an HTTP client, in
+    `reset` and not once for all instances.
+
     `info` is free, but these keys mean something to the rest of the library:
 
     | key | where | meaning |

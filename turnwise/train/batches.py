@@ -13,27 +13,33 @@ from turnwise.types import TokenBatch
 
 
 def minibatches(batch: TokenBatch, *, epochs: int, count: int, rng: random.Random) -> Iterator[TokenBatch]:
-    """Every epoch shuffles the sequences and deals them into `count` parts; empty parts are left out."""
+    """Every epoch shuffles the sequences and deals them into `count` parts; parts without tokens are left out."""
+    lengths = batch.length_S.tolist()
     for _ in range(epochs):
         order = rng.sample(range(batch.sequences), batch.sequences)
         for part in range(count):
-            if chosen := order[part::count]:
+            chosen = order[part::count]
+            if any(lengths[row] for row in chosen):
                 yield batch.select(chosen)
 
 
 def micro_batches(batch: TokenBatch, *, tokens: int) -> Iterator[TokenBatch]:
     """Neighbouring sequences with at most `tokens` tokens together (one that is longer goes alone).
 
-    The sequences of a trajectory stay together, because they share the value of the state in which it was cut.
+    The sequences of a trajectory stay together, because they share the value of the state in which it was cut. Those
+    without a token go with their neighbours: no model can be run on nothing.
     """
     lengths, trajectories = batch.length_S.tolist(), batch.trajectory_S.tolist()
     runs = _runs(trajectories)
     chosen: list[int] = []
+    size = 0
     for run in runs:
-        if chosen and sum(lengths[row] for row in (*chosen, *run)) > tokens:
+        more = sum(lengths[row] for row in run)
+        if size and more and size + more > tokens:
             yield batch.select(chosen)
-            chosen = []
+            chosen, size = [], 0
         chosen += run
+        size += more
     if chosen:
         yield batch if len(chosen) == batch.sequences else batch.select(chosen)
 

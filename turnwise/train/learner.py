@@ -247,12 +247,18 @@ def _lost_if_cut(trajectory: Trajectory) -> Trajectory:
 
 
 def _split(batch: TokenBatch) -> tuple[TokenBatch, TokenBatch | None]:
-    """Sequences with an advantage anywhere (at least one, so that there is a loss), and those without a gradient."""
+    """Sequences with an advantage anywhere (at least one, so that there is a loss), and those without a gradient.
+
+    An episode whose first prompt did not fit has no tokens: no model can be run on such sequences alone.
+    """
     assert batch.advantage_T is not None
     moves_T = batch.sampled_T & (batch.advantage_T != 0)
-    moving = batch.sequence_T[moves_T].unique().tolist() or [0]
+    spoken = (batch.length_S > 0).nonzero().flatten().tolist()
+    moving = batch.sequence_T[moves_T].unique().tolist() or spoken[:1]
     idle = sorted(set(range(batch.sequences)) - set(moving))
-    return (batch.select(moving), batch.select(idle)) if idle else (batch, None)
+    if not set(spoken) - set(moving):
+        return batch, None
+    return batch.select(moving), batch.select(idle)
 
 
 def _there(tensor: Tensor | None) -> Tensor:
