@@ -18,7 +18,7 @@ METRICS = {
     "rollout/reward": "mean reward of an episode",
     "rollout/turns": "mean turns of an episode",
     "rollout/tokens": "mean sampled tokens of an episode",
-    "rollout/valid": "share of turns that the environment understood and allowed",
+    "rollout/valid": "share of turns that the environment understood and allowed; one that was cut is not valid",
     "rollout/cut": "share of episodes that a limit ended: turns, tokens or context",
     "rollout/zero_variance": "share of groups whose tries all earned the same",
     "rollout/repetition": "share of runs of four sampled tokens that occurred before in their turn",
@@ -61,7 +61,7 @@ METRICS = {
     "eval/reward_high": "upper end",
     "eval/turns": "mean turns",
     "eval/tokens": "mean sampled tokens",
-    "eval/valid": "share of turns that the environment understood and allowed",
+    "eval/valid": "share of turns that the environment understood and allowed; one that was cut is not valid",
     "eval/pass@k": "chance that one of k tries succeeds, for k = 1, 2, 4 … up to eval.tries",
 }
 """Name and meaning. A row leaves out what it has no data for: no critic, no reference, no groups."""
