@@ -41,6 +41,14 @@ def find_traceback(groups: Sequence[Group]) -> str:
     return str(failed[-1].info.get("traceback", "")) if failed else ""
 
 
+def explain_failure(env: str, failures: int, last_error: str) -> str:
+    """Why a run whose environment does not work is given up."""
+    return (
+        f"{env} failed in each of the {failures} episodes that it played last, so there is nothing to learn from; the "
+        f"last error: {last_error}"
+    )
+
+
 def answered(groups: Sequence[Group]) -> bool:
     """Whether the environment carried any episode through a step to a sound end.
 

@@ -28,7 +28,7 @@ from turnwise.train.imitation import Imitation
 from turnwise.train.interrupts import Interrupts
 from turnwise.train.learner import Learner, Report
 from turnwise.train.player import Player
-from turnwise.train.readings import answered, find_errors, find_traceback, read_rollout
+from turnwise.train.readings import answered, explain_failure, find_errors, find_traceback, read_rollout
 from turnwise.train.recipes import plain_differences
 from turnwise.train.setup import make_renderer
 from turnwise.train.source import Demonstrated, Played, PlayedAhead, Source, plays_in_lockstep
@@ -44,8 +44,7 @@ _RECORDED = 16
 _TOLD = 3
 """Different errors of environments that are told on screen; `events.jsonl` has one for every step."""
 _LOST_STEPS, _LOST_EPISODES = 3, 8
-"""Steps and failed episodes in a row without one that the environment carried to its end, after which a run ends:
-something is broken that training cannot mend. Where all episodes fail, fewer than eight will do."""
+"""Steps and failures in a row without an episode that the environment carried to its end, after which a run ends."""
 
 
 @dataclass(kw_only=True)
@@ -193,11 +192,7 @@ class Trainer:
 
     def _give_up(self) -> None:
         """End a run whose environment does not work."""
-        progress = self.progress
-        text = (
-            f"{self.recipe.env.id} failed in each of the {progress.failures} episodes that it played last, so there is "
-            f"nothing to learn from; the last error: {progress.last_error}"
-        )
+        text = explain_failure(self.recipe.env.id, self.progress.failures, self.progress.last_error)
         self._event("failed", text=text)
         raise ValueError(f"{text}. events.jsonl in {self.run_folder.path} has the stack trace")
 
