@@ -145,7 +145,7 @@ def test_the_interval_of_few_questions_is_that_of_few_tasks():
     groups = [Group(id=str(item), trajectories=tries[64 * item : 64 * item + 64]) for item in range(3)]
     metrics = summarize(groups, tries=64)
     assert metrics["eval/tasks"] == 3
-    low, high = wilson_interval(2 / 3, 3)
+    low, high = wilson_interval(successes=2, trials=3)
     assert (metrics["eval/success_low"], metrics["eval/success_high"]) == pytest.approx((low, high))
     assert "eval/tasks" not in summarize(tasks([1.0]))  # where seeds deal tasks without end, their number says nothing
 

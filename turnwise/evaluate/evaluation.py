@@ -18,6 +18,7 @@ from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.train.config import Recipe
 from turnwise.train.readings import find_errors
 from turnwise.types import Group, Trajectory
+from turnwise.words import counted
 
 _UNSEEN = 2_000_000_000
 """Where an environment has no split to hold out, its seeds from here on are: training never comes so far."""
@@ -54,7 +55,7 @@ def fewer_tasks(recipe: Recipe, specs: Sequence[EpisodeSpec]) -> str:
     if count == asked:
         return ""
     return (
-        f"{recipe.env.id} has {count} different held-out task{'s' * (count != 1)}, fewer than eval.episodes={asked}: "
+        f"{recipe.env.id} has {counted(count, 'different held-out task')}, fewer than eval.episodes={asked}: "
         "all are played; eval.tries=8 plays each eight times"
     )
 
