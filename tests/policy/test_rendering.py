@@ -95,7 +95,7 @@ def test_the_nano_form_adds_three_tokens_a_turn_and_nothing_else():
     player = Player(Renderer(tokenizer), tokenizer).play([("the river", "x"), (" the city", "<search>y")])
     assert player.text == "<|user|>the river<|agent|>x<|end|><|user|> the city<|agent|><search>y<|end|>"
     assert player.prompts[1].ids == [0, *tokenizer.encode(" the city"), 1]
-    with pytest.raises(ValueError, match="leave `system` empty"):
+    with pytest.raises(ValueError, match="leave the system message empty"):
         Renderer(tokenizer, system="Be brief.")
 
 
@@ -212,7 +212,7 @@ def test_any_text_and_any_tokens_extend_the_sequence_without_touching_what_is_th
 
 def test_what_cannot_work_is_refused_with_the_fix():
     tokenizer = copy.deepcopy(chat_tokenizer("chatml"))
-    with pytest.raises(ValueError, match="unknown template 'chatlm'; pass one of chatml, llama3, qwen3, nano"):
+    with pytest.raises(ValueError, match="unknown template .chatlm.; choose one of the templates chatml, llama3, qwen3, nano"):
         Renderer(tokenizer, template="chatlm")
     with pytest.raises(ValueError, match="leaves out what the model said"):
         Renderer(tokenizer, template="{{ messages[0]['content'] }}")
