@@ -22,7 +22,8 @@ OTHER_PROGRAMS = ("tools/sandbox.py", "policy/nano/__main__.py")
 OPTIONS_OF_OTHERS = {"--no-deps"}
 SECTIONS = {name: section for name, field in Recipe.model_fields.items() if (section := section_of(field.annotation))}
 KEY = re.compile(rf"(?<![\w./-])({'|'.join(SECTIONS)})\.([a-z_]+)(?:\.([a-z_]+))?(?![\w(])")
-FILES = {"jsonl", "json", "yaml", "html", "safetensors"}
+NOT_KEYS = {"jsonl", "json", "yaml", "html", "safetensors", "save_pretrained"}
+"""What follows a dot in names of files and in calls of Python."""
 
 
 def sentences(file: Path) -> Iterator[str]:
@@ -58,7 +59,7 @@ def has_key(section: type[BaseModel], names: list[str]) -> bool:
 
 def mentioned_keys() -> set[tuple[str, ...]]:
     found = {match.groups() for text in all_sentences() for match in KEY.finditer(text)}
-    return {tuple(filter(None, groups)) for groups in found if groups[1] not in FILES}
+    return {tuple(filter(None, groups)) for groups in found if groups[1] not in NOT_KEYS}
 
 
 def test_every_key_that_a_message_names_is_one_of_the_recipe() -> None:
