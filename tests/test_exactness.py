@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from tests.train.small_runs import LostMachineError, Screen, Stopping, run, small_recipe
 from turnwise.engine.contract import SamplingParams
@@ -115,7 +116,7 @@ assert decode_alone(aligned.model) == decode_alone(TextPolicy(other).model)
 """
 
 
-def decode_alone(model: nn.Module) -> list[float]:
+def decode_alone(model: PreTrainedModel) -> list[float]:
     """Sampler log-probs of an episode without company, as the last one of a step is."""
     engine = TorchEngine(model, capacity=64, memory_bytes=2**24)
     (result,) = engine.run([("alone", [5, 6, 7], SamplingParams(max_tokens=40, temperature=3.0))])
