@@ -156,7 +156,7 @@ def test_a_run_that_the_guard_stops_ends_with_code_one(here):
     result = turnwise("train", *settings, "train.steps=9", "--output", "run")
     assert result.exit_code == 1, result.output
     assert "The guard stopped the run at step 2" in result.stdout
-    assert "8 episodes were lost to faults" in result.stdout
+    assert "8 episodes were lost to faults" in " ".join(result.stdout.split())
     assert "carry on       turnwise resume run" in result.stdout
 
 
@@ -235,7 +235,7 @@ def test_what_cannot_work_is_found_before_the_folder_is_made(settings, words, he
 
 def test_episodes_without_room_for_a_turn_are_put_down_to_the_context(here):
     result = turnwise("train", *SMALL, "rollout.context=20", "eval.episodes=0", "train.steps=1", "--output", "run")
-    assert "the first prompt fills rollout.context. Raise it." in result.stdout
+    assert "the first prompt fills rollout.context. Raise it." in " ".join(result.stdout.split())
     assert "max_tokens" not in result.stdout
 
 

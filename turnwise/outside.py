@@ -53,11 +53,16 @@ def look_in(folder: Path) -> None:
     _folders.append(str(folder))
 
 
+def extend_path() -> None:
+    """Let Python find the modules that lie in the folders of `look_in`."""
+    sys.path += [folder for folder in _folders if folder not in sys.path]
+
+
 def load(place: str) -> Any:
     """What `module:name` names; ImportError or AttributeError when there is no such thing."""
     if is_unread(place):
         raise NotImportedError(f"{place} is not imported in a dry run")
     if is_outside(place):
-        sys.path += [folder for folder in _folders if folder not in sys.path]
+        extend_path()
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)

@@ -88,6 +88,7 @@ def test_checkpointing_changes_no_gradient(family: str) -> None:
 
 @pytest.mark.parametrize("family", ONE_OF_EACH)
 def test_an_adapter_learns_and_its_base_is_the_reference(family: str) -> None:
+    pytest.importorskip("peft", reason="needs turnwise[lora]")
     pytest.importorskip("peft")
     batch = make_batch(RAGGED)
     base = TextPolicy(make_family(family)).score(batch).logprob_T.detach()
@@ -108,6 +109,8 @@ def test_an_adapter_learns_and_its_base_is_the_reference(family: str) -> None:
 @pytest.mark.parametrize("family", [*ONE_OF_EACH, "mixtral", "qwen2-moe"])
 @pytest.mark.parametrize("lora", [None, LoraSettings(rank=2)])
 def test_a_saved_policy_is_the_same_to_transformers(family: str, lora: LoraSettings | None, tmp_path: Path) -> None:
+    if lora:
+        pytest.importorskip("peft", reason="needs turnwise[lora]")
     if lora is not None:
         pytest.importorskip("peft")
     policy, batch = TextPolicy(make_family(family), lora=lora), make_batch(RAGGED)
@@ -121,6 +124,7 @@ def test_a_saved_policy_is_the_same_to_transformers(family: str, lora: LoraSetti
 
 
 def test_an_adapter_on_experts_is_refused() -> None:
+    pytest.importorskip("peft", reason="needs turnwise[lora]")
     pytest.importorskip("peft")
     with pytest.raises(ValueError, match=r"cannot adapt model\.layers\.0\.mlp\.experts"):
         TextPolicy(make_family("qwen3-moe"), lora=LoraSettings(targets=("q_proj", "down_proj")))

@@ -117,6 +117,7 @@ def test_patterns_choose_what_trains() -> None:
 
 @pytest.mark.parametrize("shape", MAIN_SHAPES)
 def test_a_fresh_adapter_changes_nothing_and_alone_trains(shape: str) -> None:
+    pytest.importorskip("peft", reason="needs turnwise[lora]")
     batch = make_batch(RAGGED)
     base = TextPolicy(make_model(shape)).score(batch)
     policy = TextPolicy(make_model(shape), lora=LoraSettings(rank=4))
@@ -138,6 +139,7 @@ def moved(policy: TextPolicy, *, seed: int = 5) -> TextPolicy:
 
 
 def test_the_base_under_a_lora_is_the_reference() -> None:
+    pytest.importorskip("peft", reason="needs turnwise[lora]")
     batch = make_batch(RAGGED)
     expected = TextPolicy(make_model("qwen2")).score(batch).logprob_T.detach()
     policy = moved(TextPolicy(make_model("qwen2"), lora=LoraSettings(rank=4)))
@@ -162,6 +164,7 @@ def test_a_copied_reference_stays_when_the_policy_moves() -> None:
 
 
 def test_kl_to_the_reference_over_the_vocabulary() -> None:
+    pytest.importorskip("peft", reason="needs turnwise[lora]")
     batch = make_batch(RAGGED)
     policy = moved(TextPolicy(make_model("qwen3"), lora=LoraSettings(rank=4)))
     scores = policy.score(batch, reference=Reference.base_of(policy))
@@ -177,6 +180,8 @@ def test_kl_to_the_reference_over_the_vocabulary() -> None:
 @pytest.mark.parametrize("shape", MAIN_SHAPES)
 @pytest.mark.parametrize("lora", [None, LoraSettings(rank=4)])
 def test_a_saved_policy_loads_anywhere(shape: str, lora: LoraSettings | None, tmp_path: Path) -> None:
+    if lora:
+        pytest.importorskip("peft", reason="needs turnwise[lora]")
     batch = make_batch(RAGGED)
     policy = moved(TextPolicy(make_model(shape), make_tokenizer(), lora=lora))
     expected = policy.score(batch).logprob_T.detach()
@@ -244,6 +249,7 @@ def test_a_pattern_without_a_match_is_refused() -> None:
 
 
 def test_contradicting_choices_of_what_trains_are_refused() -> None:
+    pytest.importorskip("peft", reason="needs turnwise[lora]")
     with pytest.raises(ValueError, match=r"lora=LoraSettings\(\)"):
         TextPolicy(make_model("llama"), train="lora")
     with pytest.raises(ValueError, match="would train the base under its LoRA"):
@@ -253,6 +259,7 @@ def test_contradicting_choices_of_what_trains_are_refused() -> None:
 
 
 def test_references_that_would_move_are_refused() -> None:
+    pytest.importorskip("peft", reason="needs turnwise[lora]")
     with pytest.raises(ValueError, match="no LoRA to switch off"):
         Reference.base_of(TextPolicy(make_model("llama")))
     mixed = TextPolicy(make_model("llama"), lora=LoraSettings(rank=2), train=["*lora_*", "model.norm.weight"])
@@ -261,6 +268,7 @@ def test_references_that_would_move_are_refused() -> None:
 
 
 def test_a_head_with_lora_is_refused() -> None:
+    pytest.importorskip("peft", reason="needs turnwise[lora]")
     with pytest.raises(ValueError, match="leave the head out"):
         TextPolicy(make_model("llama"), lora=LoraSettings(targets=("lm_head",)))
 

@@ -188,6 +188,7 @@ def test_half_precision_weights_learn_by_steps_too_small_for_them() -> None:
 
 
 def test_an_adapter_moves_its_own_weights_alone() -> None:
+    pytest.importorskip("peft", reason="needs turnwise[lora]")
     learner = make_learner("ppo", lora=True)
     base = {name: w.detach().clone() for name, w in learner.policy.model.named_parameters() if "lora" not in name}
     start = weights(learner)
@@ -202,6 +203,8 @@ def test_an_adapter_moves_its_own_weights_alone() -> None:
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "adapter"])
 def test_the_reference_is_the_first_policy_and_stays_it(lora: bool) -> None:
+    if lora:
+        pytest.importorskip("peft", reason="needs turnwise[lora]")
     kl = [{"kind": "kl", "coef": 0.1}]
     learner = make_learner("grpo", lora=lora, regularizers=kl)
     groups = make_groups()

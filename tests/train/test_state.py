@@ -41,6 +41,8 @@ def assert_same(learner: Learner, other: Learner) -> None:
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "adapter"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_learner_from_a_checkpoint_goes_on_bit_for_bit(tmp_path: Path, name: str, lora: bool) -> None:
+    if lora:
+        pytest.importorskip("peft", reason="needs turnwise[lora]")
     preset, changes, settings = CASES[name]
     train = SETTINGS.model_copy(update=settings)
     learner = make_learner(preset, train=train, lora=lora, **changes)
@@ -92,6 +94,8 @@ def test_loading_happens_in_place_so_that_an_engine_sees_it(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "adapter"])
 def test_the_folder_is_a_model_that_transformers_loads_and_that_says_the_same(tmp_path: Path, lora: bool) -> None:
+    if lora:
+        pytest.importorskip("peft", reason="needs turnwise[lora]")
     learner = make_learner("rebn", lora=lora)
     learn(learner, first=1, last=1)
     write_state(tmp_path, learner, {})

@@ -98,6 +98,8 @@ def _give_policy(monkeypatch: pytest.MonkeyPatch, console: Poisoned) -> None:
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["full", "adapter"])
 def test_a_reference_is_renewed_every_so_many_steps(tmp_path: Path, lora: Any) -> None:
+    if lora:
+        pytest.importorskip("peft", reason="needs turnwise[lora]")
     model = {"name": "pico", "lora": lora}
     for name, every in (("kept", None), ("renewed", 2)):
         train = {"steps": 5, "reference_every": every, "learning_rate": 2e-2}
@@ -110,6 +112,8 @@ def test_a_reference_is_renewed_every_so_many_steps(tmp_path: Path, lora: Any) -
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["full", "adapter"])
 def test_a_resumed_run_has_the_reference_that_it_had(tmp_path: Path, lora: Any) -> None:
+    if lora:
+        pytest.importorskip("peft", reason="needs turnwise[lora]")
     recipe = {
         "algorithm": KL,
         "model": {"name": "pico", "lora": lora},

@@ -9,10 +9,13 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+from turnwise.outside import extend_path
+
 
 def require_place(place: str) -> None:
     """ValueError when the module or the name in `module:Class` does not exist, as far as its source tells."""
     module, _, name = place.partition(":")
+    extend_path()
     spec = _find_module(module)
     if spec is None:
         fix = f"write {module.removesuffix('.py')}:{name}" if module.endswith(".py") else "run this where it lies"

@@ -213,12 +213,13 @@ class RunFolder:
 
 
 def _refuse_content(path: Path) -> None:
-    if (path / META).is_file():
+    if not path.exists() or not any(path.iterdir()):
+        return
+    if (path / META).is_file():  # after the look for any file: another command may have made the run a moment ago
         raise RunFolderError(
             f"{path} already holds a run; continue it with `turnwise resume {path}`, or give the new run another name"
         )
-    if path.exists() and any(path.iterdir()):
-        raise RunFolderError(f"{path} is not empty; give the run another name")
+    raise RunFolderError(f"{path} is not empty; give the run another name")
 
 
 def _write_config(folder: Path, config: Mapping[str, Any]) -> None:
