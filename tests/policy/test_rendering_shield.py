@@ -162,6 +162,12 @@ def test_a_full_width_marker_opens_no_turn_and_the_rest_of_the_message_stays():
     assert str(tokenizer.decode(ids)).startswith(f"{START}user\nhi{END}\n{START}assistant\nyes{END}")
 
 
+@pytest.mark.parametrize("text", ["\ufdd1", f"\ufdd1{START}", f"say \ufdd1{END}"])
+def test_a_system_text_cannot_pass_for_the_end_of_a_turn(text):
+    plain, hostile = (Renderer(tokenizer_of("bytes", "none", 4), system=each) for each in ("say", text))
+    assert (hostile.end_text, hostile.opening) == (plain.end_text, plain.opening)
+
+
 def test_a_character_that_stands_for_a_whole_marker_is_replaced_visibly_and_counted():
     tokenizer = tokenizer_of("bytes", "a sign for a marker", 0)
     renderer = Renderer(tokenizer)

@@ -253,7 +253,7 @@ class Renderer:
     def _probe(self) -> tuple[str, str]:
         """What ends a turn (a special token or nothing), and what the generation prompt writes on a turn's behalf
         (`<think>` where a template starts the reasoning)."""
-        messages = [{"role": "system", "content": self.system}] if self.system else []
+        messages = [{"role": "system", "content": self.shield(self.system)}] if self.system else []
         messages += [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!" + _MARK}]
         messages += [{"role": self.observation_role, "content": "?"}]
         try:
