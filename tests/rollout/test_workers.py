@@ -18,7 +18,7 @@ import pytest
 
 from tests.envs.broken import Sound
 from tests.rollout.faulty import AsyncWalk, Bad, ProcessWalk, ThreadBad, ThreadWalk, Walk
-from turnwise.envs import register, registry, specs
+from turnwise.envs import process, register, registry, specs
 from turnwise.envs.alarm import alarm
 from turnwise.envs.faults import EpisodeError, read_reset, read_step
 from turnwise.envs.process import EnvSource, WorkerProcess
@@ -88,6 +88,11 @@ def test_ids_registered_by_the_program_itself_are_known_in_the_worker(monkeypatc
     monkeypatch.setattr(registry, "_SPECS", dict(registry._SPECS))  # forgotten after the test
     register("test/process-walk", ProcessWalk, kwargs={"length": 5})
     assert ask("test/process-walk", attrgetter("length")) == 5
+
+
+def test_a_worker_takes_every_registration_that_it_knows_already():
+    for spec in specs():
+        assert isinstance(process._build(spec, EnvSource(env=Sound)), Sound)
 
 
 def test_a_worker_serves_one_episode_after_the_other_with_new_instances():

@@ -27,7 +27,7 @@ from turnwise.envs import codec
 from turnwise.envs.base import Env
 from turnwise.envs.faults import EpisodeError, fault_of
 from turnwise.envs.foreign import adapted
-from turnwise.envs.registry import EnvSpec, check, check_arguments, find, make, register
+from turnwise.envs.registry import EnvSpec, add, check, check_arguments, find, make
 
 _STOP = b""
 _STOP_SECONDS = 1.0
@@ -188,14 +188,7 @@ def _receive(connection: Connection) -> bytes:
 
 def _build(spec: EnvSpec | None, source: EnvSource) -> Env:
     if spec is not None:
-        register(
-            spec.id,
-            spec.entry_point,
-            summary=spec.summary,
-            kwargs=spec.kwargs,
-            extra=spec.extra,
-            example=spec.example,
-        )
+        add(spec)
     return source.build()
 
 

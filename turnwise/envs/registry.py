@@ -86,10 +86,11 @@ def register(
     spec = EnvSpec(
         id=env_id, entry_point=entry_point, summary=summary, kwargs=kwargs or {}, extra=extra, example=example
     )
-    _add(spec)
+    add(spec)
 
 
-def _add(spec: EnvSpec) -> None:
+def add(spec: EnvSpec) -> None:
+    """Make a whole registration known; a different one under a taken id is an error."""
     known = _SPECS.get(spec.id)
     if known is not None and known != spec:
         raise ValueError(f"environment id {spec.id!r} is already registered for {known.entry_point}; choose another id")
@@ -238,7 +239,7 @@ def _unregistered(place: str) -> EnvSpec:
 def _load_all() -> None:
     for module in _BUILT_IN:
         for spec in import_module(module).SPECS:
-            _add(spec)
+            add(spec)
     for point in entry_points(group=ENTRY_POINT_GROUP):
         point.load()
 
