@@ -8,7 +8,7 @@ EXTRAS := dev,search,worlds,mcp,lora,smollm2
 # One thread per test worker: small tensors gain nothing from more, and two workers would fight over the cores.
 WORKERS ?= 2
 
-.PHONY: train test lint bench clean
+.PHONY: train test torture lint bench clean
 
 # Each training goes into a folder of its own, so that nothing is ever overwritten.
 train: $(READY)
@@ -16,6 +16,12 @@ train: $(READY)
 
 test: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+# Takes an hour or two; `make torture SCALE=0.1` a tenth of it.
+SCALE ?= 1.0
+
+torture: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture --scale $(SCALE)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

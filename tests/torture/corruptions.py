@@ -107,18 +107,19 @@ def _result(command: str, run: Path, page: Path, printed: str) -> tuple[Any, lis
     return ({name: rows[name] for name in rows if not name.startswith("time")} if command == "eval" else rows), []
 
 
-def campaign(*, count: int = COUNT, seed: int = 0, invoke: Invoke = invoke) -> Tally:
+def campaign(*, count: int = COUNT, seed: int = 0, invoke: Invoke = invoke, run: Path | None = None) -> Tally:
     """Damage `count` copies of one run, one file in each, and run the commands on them in turn."""
-    rng, tally = random.Random(seed), Tally()
+    rng, tally, clean = random.Random(seed), Tally(), dict[str, Outcome]()
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:
-        folder = Path(name)
-        make_run(folder / "original")
-        clean = {command: _on_copy(folder, command, invoke)[0] for command in COMMANDS}
-        assert all(outcome.code == 0 and outcome.result for outcome in clean.values()), clean
+        attempt = Path(name) / "attempt"
+        original = run or make_run(Path(name) / "original")
         for number in range(count):
-            command = list(COMMANDS)[number % len(COMMANDS)]
-            harm = rng.choice(DAMAGES)
-            outcome, place = _on_copy(folder, command, invoke, harm=lambda victim, harm=harm: harm(victim), rng=rng)
+            command, harm = list(COMMANDS)[number % len(COMMANDS)], rng.choice(DAMAGES)
+            if command not in clean:
+                clean[command], _ = _on_copy(original, attempt, command, invoke)
+                assert clean[command].code == 0, clean[command]
+                assert clean[command].result
+            outcome, place = _on_copy(original, attempt, command, invoke, harm=harm, rng=rng)
             kind = judge(command, outcome, clean[command])
             if kind.startswith("!"):
                 tally.fail(f"seed {seed}, attempt {number}: {command} after {harm.__name__} of {place}: {kind[1:]}")
@@ -127,17 +128,18 @@ def campaign(*, count: int = COUNT, seed: int = 0, invoke: Invoke = invoke) -> T
     return tally
 
 
-def make_run(folder: Path) -> None:
+def make_run(folder: Path) -> Path:
     """A run with an imitation stage that was lost in its last step but one."""
     try:
         train(small_recipe(_RECIPE), folder, console=Stopping(after=_CUT_AFTER))
     except LostMachineError:
-        return
+        return folder
     raise AssertionError("the run was not cut")
 
 
 def _on_copy(
-    folder: Path,
+    original: Path,
+    attempt: Path,
     command: str,
     invoke: Invoke,
     *,
@@ -145,9 +147,8 @@ def _on_copy(
     rng: random.Random | None = None,
 ) -> tuple[Outcome, str]:
     """What a command makes of a copy of the run, and which file of it was damaged."""
-    attempt = folder / "attempt"
     run, outside, name = attempt / "run", attempt / "outside", ""
-    shutil.copytree(folder / "original", run)
+    shutil.copytree(original, run)
     outside.mkdir()
     (outside / "precious").write_text("not yours")
     if harm is not None and rng is not None:

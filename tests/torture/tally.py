@@ -12,6 +12,8 @@ class Tally:
 
     outcomes: Counter[str] = field(default_factory=Counter[str])
     failures: list[str] = field(default_factory=list[str])
+    skipped: str = ""
+    """Why nothing was tried on this machine."""
 
     @property
     def attempts(self) -> int:
