@@ -128,6 +128,13 @@ def test_a_dry_run_imports_and_calls_nothing_of_the_users(mine: Path, settings: 
     assert "was not imported; what it takes is checked when the run starts" in result.stdout
 
 
+def test_a_dry_run_names_code_that_is_not_there(mine: Path) -> None:
+    for setting in ("env=own_code:Yours", "algorithm.advantage=own_code:debit", "env=no_code_at_all:Mine"):
+        result = turnwise("train", "model=pico", setting, "--dry-run")
+        assert (result.exit_code, "there is no module" in result.stderr or "has no" in result.stderr) == (2, True)
+    assert traces(mine) == []
+
+
 def test_a_dry_run_still_asks_the_experts_of_our_own_environments(mine: Path) -> None:
     assert "as the expert" in turnwise("train", "model=pico", "env=lookup/2hop", "--dry-run").stdout
 

@@ -160,15 +160,16 @@ def _show(recipe: Recipe) -> None:
     from turnwise.train.recipe_checks import find_doubts
     from turnwise.train.recipes import dump_recipe
 
-    if ":" in recipe.env.id.partition("/")[0]:
-        require_place(recipe.env.id)
+    outside = outside_names(recipe.model_dump(mode="json"))
+    for name in outside:
+        require_place(name)
     needed = estimate(recipe)
     typer.echo(dump_recipe(recipe), nl=False)
     for line in needed.lines():
         typer.echo(f"# {line}")
     for doubt in [*resolve(recipe.algorithm), *find_doubts(recipe, context=needed.context)]:
         typer.echo(f"# note: {doubt}")
-    for name in outside_names(recipe.model_dump(mode="json")):
+    for name in outside:
         typer.echo(f"# note: {name} was not imported; what it takes is checked when the run starts")
 
 
