@@ -63,6 +63,7 @@ def campaign(folder: Path, *, kills: int, seed: int, algorithms: Sequence[str] =
             _finish(_begin(run, settings), run)
         tally.runs += 1
         tally.differences += [f"{algorithm} {run_seed}: {name}" for name in differences(run, twin)]
+        print(tally, flush=True)  # a campaign takes long: what it has seen so far must not be lost with it
     return tally
 
 
@@ -162,7 +163,6 @@ def main() -> None:
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="turnwise-kills-") as folder:
         tally = campaign(Path(folder), kills=chosen.kills, seed=chosen.seed)
-    print(tally)
     sys.exit(bool(tally.differences))
 
 
