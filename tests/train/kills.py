@@ -44,7 +44,7 @@ class Tally:
     def __str__(self) -> str:
         spread = f"{min(self.lives):.1f} to {max(self.lives):.1f} s after the first file" if self.lives else "none"
         found = "; ".join(self.differences) or "none"
-        return f"{self.kills} kills in {self.runs} runs ({spread}); differences from runs left alone: {found}"
+        return f"kills {self.kills}, runs {self.runs} ({spread}); differences from runs left alone: {found}"
 
 
 def campaign(folder: Path, *, kills: int, seed: int, algorithms: Sequence[str] = ALGORITHMS) -> Tally:
@@ -55,7 +55,8 @@ def campaign(folder: Path, *, kills: int, seed: int, algorithms: Sequence[str] =
         run_seed = f"seed={rng.randrange(1000)}"
         settings = ("recipes/search-nano.yaml", f"algorithm={algorithm}", run_seed, *SMALL)
         twin, run = folder / f"twin-{tally.runs}", folder / f"run-{tally.runs}"
-        span = _finish(_start("train", *settings, "--output", str(twin)), twin)
+        # A third of a whole run, because every life begins where a checkpoint of the last one is: more kills a run.
+        span = _finish(_start("train", *settings, "--output", str(twin)), twin) / 3
         while tally.kills < kills and (lived := _live(run, settings, delay=rng.uniform(0, span))) is not None:
             tally.kills += 1
             tally.lives.append(lived)
