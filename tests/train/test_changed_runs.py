@@ -190,6 +190,21 @@ def test_a_damaged_file_ends_a_command_with_one_message_that_names_it(
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("journal", "command"),
+    [("history", ["verify", "--json"]), ("history", ["replay", "--step", "1"]), ("metrics", ["replay", "--step", "1"])],
+)
+def test_a_line_without_its_step_is_named_by_the_command_that_reads_it(
+    changed: tuple[Path, str], tmp_path: Path, journal: str, command: list[str]
+) -> None:
+    copy = shutil.copytree(changed[0], tmp_path / "copy")
+    with (copy / f"{journal}.jsonl").open("a") as file:
+        file.write("{}\n")
+    done = CliRunner().invoke(app, [command[0], str(copy), *command[1:]])
+    assert done.exit_code == (1 if command[0] == "verify" else 2)  # a defect that it found, or a refusal
+    assert f"{copy / journal}.jsonl has no valid step; remove the line" in done.output
+
+
 @pytest.mark.parametrize("command", [["resume"], ["verify"], ["replay", "--step", "1"]], ids=lambda command: command[0])
 def test_a_meta_file_without_a_circumstance_ends_a_command_with_one_message(
     changed: tuple[Path, str], tmp_path: Path, command: list[str]

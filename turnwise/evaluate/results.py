@@ -47,7 +47,7 @@ class RunResult:
 
 def is_complete(path: str | Path) -> bool:
     """Whether a run has come to its end, be it by itself or by the guard; one that was cut can be resumed."""
-    events = read_journal(Path(path) / "events.jsonl")
+    events = read_journal(Path(path) / "events.jsonl", {"kind": str})
     return bool(events) and events[-1]["kind"] in ("finished", "stopped")
 
 
@@ -56,7 +56,7 @@ def read_result(path: str | Path) -> RunResult:
     folder = RunFolder.open(path)
     folder.check_journals()
     metrics, evaluations, events = (
-        read_journal(journal.path) for journal in (folder.metrics, folder.evals, folder.events)
+        read_journal(journal.path, {"step": int}) for journal in (folder.metrics, folder.evals, folder.events)
     )
     curve = _curve(evaluations, folder.config["train"]["steps"])
     if not curve:

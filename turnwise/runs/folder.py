@@ -121,7 +121,7 @@ class RunFolder:
     def config_at(self, step: int) -> dict[str, Any]:
         """The config with which a step was learnt: that of the last command which took the run on before it."""
         began: list[dict[str, Any]] = []
-        for row in read_journal(self.history.path):
+        for row in read_journal(self.history.path, {"step": int, "recipe": dict}):
             began = [*(each for each in began if each["step"] < row["step"]), row]  # the rest was undone
         return next((row["recipe"] for row in reversed(began) if row["step"] < step), self.config)
 

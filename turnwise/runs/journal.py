@@ -103,13 +103,16 @@ class Journal:
         return self._digest.hexdigest()
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """All rows; none when there is no such file yet. A last line that was cut off is left out."""
+def read_journal(path: Path, fields: Mapping[str, type] | None = None) -> list[dict[str, Any]]:
+    """All rows; none when there is no such file yet. A last line that was cut off is left out.
+
+    `fields` are what the reader goes by: `{"step": int}` refuses the journal where a line has no such thing.
+    """
     if not path.exists():
         return []
     with explained("read", path), open_plain(path) as file:
         lines = file.read().split(b"\n")[:-1]
-    return [_row(path, number, line) for number, line in enumerate(lines, start=1)]
+    return [_row(path, number, line, fields or {}) for number, line in enumerate(lines, start=1)]
 
 
 def plain(value: Any, non_finite: Callable[[float], Any], *, depth: int = 0) -> Any:
@@ -133,10 +136,12 @@ def plain(value: Any, non_finite: Callable[[float], Any], *, depth: int = 0) -> 
     return plain(to_list(), non_finite, depth=depth + 1) if callable(to_list) else shown(value)
 
 
-def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _row(path: Path, number: int, line: bytes, fields: Mapping[str, type]) -> dict[str, Any]:
     row = _parse(line)
     if row is None:
         raise RunFolderError(f"line {number} of {path} is not a JSON object; remove the line, or restore the file")
+    if missing := [name for name, kind in fields.items() if not isinstance(row.get(name), kind)]:
+        raise RunFolderError(f"line {number} of {path} has no valid {missing[0]}; remove the line, or restore the file")
     return row
 
 

@@ -86,11 +86,11 @@ class Recording:
 
     def metrics(self) -> dict[int, dict[str, Any]]:
         """The rows of metrics.jsonl by step."""
-        return {row["step"]: row for row in read_journal(self.run.metrics.path)}
+        return {row["step"]: row for row in read_journal(self.run.metrics.path, {"step": int})}
 
     def guard_events(self, step: int) -> list[dict[str, Any]]:
         """What the guard saw and did after a step."""
-        events = read_journal(self.run.events.path)
+        events = read_journal(self.run.events.path, {"step": int, "kind": str})
         return [event for event in events if event["kind"] == "guard" and event["step"] == step]
 
     def checkpoint(self, step: int) -> Path | None:
