@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
+from turnwise.batch import TokenBatch
 from turnwise.policy.text import TextPolicy
-from turnwise.types import TokenBatch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from turnwise.algorithm import Algorithm, compute_credit, compute_loss, make_scale, preset
+from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.advantages import gae
-from turnwise.types import Scores, TokenBatch
 
 
 def make_batch(tokens: int, *, seed: int = 0) -> TokenBatch:

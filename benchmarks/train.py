@@ -123,9 +123,9 @@ def measure_turnwise(case: Case, folder: Path) -> Measured:
     """Train with the trainer as it comes, run folder and all."""
     import torch
 
+    from turnwise.console.screen import RunConsole
+    from turnwise.recipe.loading import load_recipe
     from turnwise.runs.journal import read_journal
-    from turnwise.train.console import RunConsole
-    from turnwise.train.recipes import load_recipe
     from turnwise.train.stages import train
 
     torch.set_num_threads(case.threads)

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from turnwise.algorithm import Loss, apply_filters, compute_credit, compute_loss, find_algorithm, make_scale, resolve
+from turnwise.batch import Scores, TokenBatch
 from turnwise.engine.contract import SamplingParams
 from turnwise.engine.serving import EngineServer
 from turnwise.engine.torch_engine import TorchEngine
@@ -29,7 +30,7 @@ from turnwise.rollout.episode import EpisodeSpec, Limits, tries
 from turnwise.rollout.packing import pack
 from turnwise.rollout.policy_agent import PolicyAgent
 from turnwise.rollout.scheduler import Scheduler
-from turnwise.types import Group, Scores, TokenBatch
+from turnwise.types import Group
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--algorithm", default="st-ppo")

@@ -21,7 +21,7 @@ from turnwise.cli import app
 from turnwise.cli.catalog import _needs
 from turnwise.cli.common import bare_table, parse_settings
 from turnwise.envs.play import play_in_terminal
-from turnwise.policy.nano import make
+from turnwise.nano import make
 
 COMMAND = [sys.executable, "-c", "from turnwise.cli import app; app()"]
 BROKEN = f"""

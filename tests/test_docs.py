@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.metrics import METRICS
 from turnwise.ops.diagnostics import TURN_METRICS
-from turnwise.train.metrics import METRICS
-from turnwise.train.recipes import DEFAULT_ALGORITHM
+from turnwise.recipe.loading import DEFAULT_ALGORITHM
 
 ROOT = Path(__file__).parent.parent
 

@@ -13,11 +13,11 @@ from pydantic import BaseModel
 
 import turnwise
 from turnwise.cli import app
-from turnwise.train.config import Recipe
-from turnwise.train.recipe_checks import section_of
+from turnwise.recipe.checks import section_of
+from turnwise.recipe.schema import Recipe
 
 PACKAGE = Path(turnwise.__file__).parent
-OTHER_PROGRAMS = ("tools/sandbox.py", "policy/nano/__main__.py")
+OTHER_PROGRAMS = ("tools/sandbox.py", "nano/__main__.py")
 """They start other commands, or have options of their own."""
 OPTIONS_OF_OTHERS = {"--no-deps"}
 SECTIONS = {name: section for name, field in Recipe.model_fields.items() if (section := section_of(field.annotation))}

@@ -16,13 +16,13 @@ from typer.testing import CliRunner, Result
 
 from tests.train.small_runs import Screen, small_recipe
 from turnwise import outside
+from turnwise.audit.recorded import Recording
 from turnwise.cli import app
 from turnwise.evaluate.comparison import compare_folders
+from turnwise.recipe.loading import load_recipe
 from turnwise.report import write_report
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.settings import to_yaml
-from turnwise.train.recipes import load_recipe
-from turnwise.train.recorded import Recording
 from turnwise.train.stages import resume, train
 from turnwise.trust import SIGNATURE, outside_names, sign, trusting
 

@@ -14,7 +14,8 @@ ask_for_steady_kernels()  # here, because it must come before the first matrix p
 __version__ = "0.1.0"
 
 _HOMES = {
-    "turnwise.types": ("Group", "Message", "StopReason", "TokenBatch", "Trajectory", "Turn"),
+    "turnwise.types": ("Group", "Message", "StopReason", "Trajectory", "Turn"),
+    "turnwise.batch": ("TokenBatch",),
     "turnwise.envs": ("Env", "check_env", "make", "make_vec", "register"),
     "turnwise.rollout": ("EpisodeSpec", "Limits", "Scheduler", "pack"),
     "turnwise.algorithm": ("preset",),

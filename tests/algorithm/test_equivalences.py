@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tests.ops.batches import Case, EpisodeShape, TurnShape, make_case, random_case
 from turnwise.algorithm import Algorithm, Loss, compute_credit, compute_loss, make_scale, preset
-from turnwise.types import Scores
+from turnwise.batch import Scores
 
 
 def run(row: Algorithm, case: Case, *, on_policy: bool = False) -> tuple[Loss, Tensor]:

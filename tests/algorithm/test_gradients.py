@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.ops.batches import Case, random_case
 from turnwise.algorithm import PRESETS, Algorithm, compute_credit, compute_loss, preset
-from turnwise.types import Scores, TokenBatch
+from turnwise.batch import Scores, TokenBatch
 
 STOPPED = {"cispo", "minirl"}
 """Rows whose weights are stop-gradients: a finite difference would see through them."""

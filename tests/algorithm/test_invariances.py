@@ -16,9 +16,10 @@ from torch import Tensor
 from tests.ops.batches import Case, assign, cases, ragged, random_case
 from tests.ops.ranks import on_ranks
 from turnwise.algorithm import PRESETS, Algorithm, compute_credit, compute_loss, preset
+from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.normalizers import Reduce, alone
 from turnwise.ops.weights import Counts
-from turnwise.types import Group, Scores, TokenBatch, Trajectory
+from turnwise.types import Group, Trajectory
 
 EXTRA = {
     "masked-turns": preset("st-ppo").override({"mismatch": {"kind": "masked", "level": "turn", "cap": 1.3}}),

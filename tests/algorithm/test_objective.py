@@ -10,9 +10,10 @@ import torch
 
 from tests.ops.batches import EpisodeShape, TurnShape, make_case, make_groups, random_case
 from turnwise.algorithm import apply_filters, compute_credit, compute_loss, make_scale, preset
+from turnwise.batch import Scores
 from turnwise.ops.diagnostics import TURN_METRICS
 from turnwise.ops.weights import Counts
-from turnwise.types import Scores, StopReason
+from turnwise.types import StopReason
 
 TWO_TURNS = EpisodeShape(turns=[TurnShape(sampled=2), TurnShape(sampled=1, reward=1.0)])
 

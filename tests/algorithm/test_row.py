@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from tests.ops.batches import random_case
 from turnwise.algorithm import PRESETS, Algorithm, Credit, compute_credit, load, preset, resolve
-from turnwise.types import TokenBatch
+from turnwise.batch import TokenBatch
 
 PROMISED = {
     "ppo",

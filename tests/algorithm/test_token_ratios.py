@@ -10,7 +10,7 @@ import torch
 from tests.ops.batches import EpisodeShape, TurnShape, make_case
 from turnwise.algorithm import compute_credit, compute_loss, preset
 from turnwise.algorithm.objective import token_ratios
-from turnwise.types import Scores
+from turnwise.batch import Scores
 
 CASE = make_case([[EpisodeShape(turns=[TurnShape(sampled=2), TurnShape(sampled=1, reward=1.0)])]])
 STEPS = torch.tensor([0.3, -0.1, 0.05], dtype=torch.float64)

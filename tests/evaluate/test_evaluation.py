@@ -16,8 +16,8 @@ from turnwise.algorithm import preset
 from turnwise.envs import make
 from turnwise.evaluate.evaluation import evaluate, fewer_tasks, play_specs, summarize
 from turnwise.evaluate.statistics import wilson_interval
+from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec
-from turnwise.train.config import Recipe
 from turnwise.types import Group, StopReason
 
 NEEDS_SANDBOX = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")

@@ -11,8 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from turnwise.batch import Scores, TokenBatch
 from turnwise.rollout.packing import pack
-from turnwise.types import Group, Scores, StopReason, TokenBatch, Trajectory, Turn
+from turnwise.types import Group, StopReason, Trajectory, Turn
 
 ragged = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 """Hypothesis settings of every property here: the same examples on every machine."""

@@ -9,13 +9,13 @@ import torch
 
 from tests.ops.batches import EpisodeShape, TurnShape, known, make_case
 from turnwise.algorithm import compute_credit, compute_loss, preset
+from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.advantages import bilevel_gae, gae, split_gae, turn_gae
 from turnwise.ops.mismatch import masked, truncated, veto
 from turnwise.ops.ratios import sequence_ratio, token_ratio, turn_ratio
 from turnwise.ops.regularizers import kl
 from turnwise.ops.rewards import token_kl
 from turnwise.ops.values import mse
-from turnwise.types import Scores, TokenBatch
 
 BAD = [math.nan, math.inf, -math.inf]
 PLACE = r"is (nan|inf|-inf) at trajectory 'task-1/0', turn 1, token 4 \(1 bad tokens in all\)"

@@ -12,11 +12,11 @@ from torch import Tensor
 from tests.ops import reference, reference_loss
 from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, ragged, random_case
 from tests.ops.tiny_policy import TinyPolicy, stale
+from turnwise.batch import TokenBatch
 from turnwise.ops.clip_bias import bias_coefficients
 from turnwise.ops.ratios import RATIOS
 from turnwise.ops.surrogates import Ratios, Terms, ppo_clip
 from turnwise.ops.weights import Counts, sequence_mean
-from turnwise.types import TokenBatch
 
 RATIO: Mapping[str, Callable[..., Tensor]] = RATIOS
 LEVELS = ["token", "turn", "sequence"]

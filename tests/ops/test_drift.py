@@ -9,9 +9,9 @@ from tests.ops.batches import random_case
 from tests.ops.ranks import Reduce, on_ranks
 from tests.ops.tiny_policy import TinyPolicy, own_logprobs, stale
 from turnwise.algorithm import compute_loss, preset, resolve
+from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.drift import DriftScale, Measure
 from turnwise.ops.weights import Counts
-from turnwise.types import Scores, TokenBatch
 
 ROW = preset("turn-ppo")
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from torch import Tensor
 
 from tests.ops.batches import Case, cases, close, ragged, random_case
+from turnwise.batch import TokenBatch
 from turnwise.ops.advantages import ADVANTAGES, return_to_go
 from turnwise.ops.mismatch import masked, truncated, veto
 from turnwise.ops.normalizers import NORMALIZERS, alone
@@ -16,7 +17,7 @@ from turnwise.ops.ratios import RATIOS
 from turnwise.ops.rewards import overlong, token_kl
 from turnwise.ops.weights import WEIGHTS, Counts
 from turnwise.rollout.packing import pack
-from turnwise.types import Group, TokenBatch, Trajectory
+from turnwise.types import Group, Trajectory
 
 Op = Callable[[TokenBatch, Tensor], Tensor]
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from tests.ops import reference
 from tests.ops.batches import Case, EpisodeShape, TurnShape, assign, cases, close, known, make_case, make_groups, ragged
+from turnwise.batch import TokenBatch
 from turnwise.ops.advantages import bilevel_gae, gae, return_to_go, split_gae, turn_gae
-from turnwise.types import TokenBatch
 
 
 def episode(

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, make_case, ragged, random_case
 from tests.ops.tiny_policy import TinyPolicy
+from turnwise.batch import TokenBatch
 from turnwise.ops.advantages import gae, split_gae
 from turnwise.ops.groups import group_mean, leave_one_out
 from turnwise.ops.ratios import sequence_ratio, token_ratio
 from turnwise.ops.surrogates import Ratios, decoupled_mask, ppo_clip, reinforce
 from turnwise.ops.weights import Counts, constant, sequence_sum
-from turnwise.types import TokenBatch
 
 
 def tries(*turns: tuple[int, float]) -> Case:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from tests.ops import reference, reference_loss
 from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, ragged
+from turnwise.batch import TokenBatch
 from turnwise.ops.mismatch import masked, no_mismatch, truncated, veto
 from turnwise.ops.weights import WEIGHTS, Counts, trajectory_tokens
-from turnwise.types import TokenBatch
 
 WEIGHT: Mapping[str, Callable[..., Tensor]] = {"truncated": truncated, "masked": masked, "veto": veto}
 LEVELS = ["token", "turn", "sequence"]

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from tests.ops import reference, reference_loss
 from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, ragged, random_case
+from turnwise.batch import TokenBatch
 from turnwise.ops.ratios import RATIOS, sequence_ratio, token_ratio, turn_ratio
-from turnwise.types import TokenBatch
 
 RATIO: Mapping[str, Callable[..., Tensor]] = RATIOS
 LEVELS = ["token", "turn", "sequence"]

@@ -9,8 +9,8 @@ from hypothesis import given
 
 from tests.ops import reference_loss
 from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, ragged
+from turnwise.batch import Scores
 from turnwise.ops.regularizers import collision, entropy, full_vocabulary_kl, kl, kl_estimate, token_entropy
-from turnwise.types import Scores
 
 LOGITS = torch.log(torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64))
 OTHER = torch.log(torch.tensor([[0.25, 0.5, 0.25]], dtype=torch.float64))

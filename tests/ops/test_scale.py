@@ -10,11 +10,11 @@ from tests.ops.batches import known, random_case
 from tests.ops.ranks import Reduce, on_ranks
 from tests.ops.tiny_policy import TinyPolicy, own_logprobs, stale
 from turnwise.algorithm import compute_loss, preset
+from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.clip_bias import ClipBiasScale, Estimator, Form, logit_norm_squared, scale_factor
 from turnwise.ops.regularizers import collision
 from turnwise.ops.scales import Apply
 from turnwise.ops.weights import Counts
-from turnwise.types import Scores, TokenBatch
 
 ROW = preset("turn-ppo")
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, make_case, make_groups, ragged, random_case
+from turnwise.batch import TokenBatch
 from turnwise.ops.advantages import gae
 from turnwise.rollout.packing import pack
-from turnwise.types import Group, TokenBatch
+from turnwise.types import Group
 
 
 def tensors(batch: TokenBatch) -> dict[str, Tensor]:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tests.ops import reference_loss
 from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, ragged
+from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.values import gaussian_histogram, histogram_mean, hl_gauss, huber, mse
-from turnwise.types import Scores, TokenBatch
 
 
 def critic(old: list[float], target: list[float]) -> TokenBatch:

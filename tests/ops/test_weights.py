@@ -8,6 +8,7 @@ from hypothesis import given
 
 from tests.ops import reference, reference_loss
 from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, make_case, ragged, random_case
+from turnwise.batch import TokenBatch
 from turnwise.ops.weights import (
     WEIGHTS,
     Counts,
@@ -20,7 +21,6 @@ from turnwise.ops.weights import (
     trajectory_tokens,
     turn_mean,
 )
-from turnwise.types import TokenBatch
 
 KINDS = list(WEIGHTS)
 PLAIN, REWRITTEN = TurnShape(sampled=2), TurnShape(sampled=2, restarts=True)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.ops.batches import Case, known
-from turnwise.types import TokenBatch
+from turnwise.batch import TokenBatch
 
 VOCABULARY = 100
 

@@ -17,8 +17,9 @@ from transformers import (
     Qwen3Config,
 )
 
+from turnwise.batch import TokenBatch
 from turnwise.rollout.packing import pack
-from turnwise.types import Group, StopReason, TokenBatch, Trajectory, Turn
+from turnwise.types import Group, StopReason, Trajectory, Turn
 
 WORDS = 61
 _COMMON: dict[str, Any] = {

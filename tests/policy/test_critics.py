@@ -10,11 +10,12 @@ from torch import Tensor
 
 from tests.policy.shapes import RAGGED, make_batch, make_model
 from turnwise.algorithm import compute_credit, compute_loss, preset
+from turnwise.batch import TokenBatch
 from turnwise.ops.values import histogram_mean
 from turnwise.policy.critics import Bins, Critic
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.packing import pack
-from turnwise.types import Group, StopReason, TokenBatch, Trajectory, Turn
+from turnwise.types import Group, StopReason, Trajectory, Turn
 
 
 def make_policy() -> TextPolicy:

@@ -12,11 +12,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests.model_families import FAMILIES, REFUSED, WINDOW, make_family
 from tests.policy.shapes import RAGGED, make_batch
+from turnwise.batch import TokenBatch
 from turnwise.engine.torch_engine import TorchEngine
 from turnwise.policy.critics import Critic
 from turnwise.policy.text import Reference, TextPolicy
 from turnwise.policy.text_lora import LoraSettings
-from turnwise.types import TokenBatch
 
 ONE_OF_EACH = ["gemma2", "gemma3", "mistral-window", "qwen3-moe", "gpt-neox"]
 """Bounded scores, two rotary bases, a plain window, experts, and layers that run side by side."""

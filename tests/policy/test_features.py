@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from turnwise.algorithm import Algorithm, compute_credit, compute_loss, preset
+from turnwise.batch import TokenBatch
 from turnwise.policy.features import ACTIONS, FEATURES, Discrete, FeaturePolicy, Gaussian
 from turnwise.rollout.packing import pack
-from turnwise.types import Group, StopReason, TokenBatch, Trajectory, Turn
+from turnwise.types import Group, StopReason, Trajectory, Turn
 
 PPO = preset("ppo").override({"weights": "token-mean", "minibatches": 1})
 

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from tests.policy.shapes import CONFIGS, RAGGED, make_batch, make_model
+from turnwise.batch import TokenBatch
 from turnwise.model_attention import attention
 from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.packed_rows import rows_at_end, rows_before
-from turnwise.types import TokenBatch
 
 SHAPES = sorted(CONFIGS)
 

@@ -20,10 +20,10 @@ from transformers import (
 )
 
 from tests.policy.shapes import CONFIGS, RAGGED, WORDS, make_batch, make_model
+from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.regularizers import full_vocabulary_kl, token_entropy
 from turnwise.policy.text import Reference, TextPolicy
 from turnwise.policy.text_lora import LoraSettings
-from turnwise.types import Scores, TokenBatch
 
 MAIN_SHAPES = ["llama", "qwen2", "qwen3", "gpt2"]
 

@@ -14,7 +14,7 @@ from tests.report.runs import write_run
 from turnwise.cli.report import report
 from turnwise.evaluate.comparison import compare_folders
 from turnwise.report import find_onset, write_report
-from turnwise.report.comparison import comparison_chapter
+from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.panels import HEATS, MOST_POINTS, PANELS, curves, heat_maps
 from turnwise.report.reading import read_run

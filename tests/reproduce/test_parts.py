@@ -6,9 +6,9 @@ import re
 import torch
 
 from turnwise.algorithm import make_scale, preset
+from turnwise.recipe.schema import EnvChoice
 from turnwise.reproduce.demonstrations import write_slips
 from turnwise.reproduce.parts import RecordedScale, ReplayedScale
-from turnwise.train.config import EnvChoice
 
 
 def observed(scale, norm: float) -> float:

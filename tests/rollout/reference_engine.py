@@ -5,8 +5,8 @@ import random
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from turnwise.batch import Scores
 from turnwise.engine.contract import Completion, Finish
-from turnwise.types import Scores
 
 
 def tiny_llama(vocabulary, *, seed=0):

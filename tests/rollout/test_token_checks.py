@@ -11,6 +11,7 @@ import torch
 from tests.envs.broken import Sound
 from tests.policy.tokenizers_for_chat import by_letters, chat_tokenizer
 from tests.rollout.reference_engine import ReferenceEngine, score, tiny_llama
+from turnwise.batch import Scores
 from turnwise.engine.contract import SamplingParams
 from turnwise.policy.rendering import Renderer
 from turnwise.rollout.episode import EpisodeSpec, tries
@@ -18,7 +19,7 @@ from turnwise.rollout.packing import pack
 from turnwise.rollout.policy_agent import PolicyAgent
 from turnwise.rollout.scheduler import Scheduler
 from turnwise.rollout.token_checks import check_batch, check_ledger, check_logprob_gap, verify
-from turnwise.types import Scores, StopReason, Trajectory, Turn
+from turnwise.types import StopReason, Trajectory, Turn
 
 TOKENIZER = chat_tokenizer("chatml")
 MODEL = tiny_llama(len(TOKENIZER))

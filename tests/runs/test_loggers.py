@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from turnwise.recipe.schema import Log
 from turnwise.runs import RunFolder
 from turnwise.runs.loggers import Loggers
-from turnwise.train.config import Log
 
 META = {"started": "2025-01-02T03:04:05+00:00"}
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.tools import Tool, ToolResult
-from turnwise.tools.arithmetic import calculator
+from turnwise.tools.calculator import calculator
 from turnwise.tools.python import python_tool
 from turnwise.tools.sandbox import Limits
 from turnwise.tools.search import search_tool

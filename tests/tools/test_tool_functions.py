@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnwise.tools import JsonFormat, TagFormat, Tool, ToolResult, neutralise, render_tools, tool
-from turnwise.tools.base import PROTOCOL_TAGS
+from turnwise.tools.tool import PROTOCOL_TAGS
 
 
 @tool

@@ -21,7 +21,7 @@ from tests.torture.tally import Tally, shares, shortened
 from turnwise.policy.models import resolve_model
 from turnwise.policy.rendering import Conversation, Prompt, Renderer
 from turnwise.policy.rendering_templates import TEMPLATES
-from turnwise.train.demonstrations import spell
+from turnwise.sources.demonstrations import spell
 
 COUNT = 7150
 HARMLESS = "a"

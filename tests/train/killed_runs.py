@@ -18,8 +18,8 @@ from typing import Any
 
 from rich.console import Console
 
-from turnwise.train.console import RunConsole
-from turnwise.train.recipes import load_recipe
+from turnwise.console.screen import RunConsole
+from turnwise.recipe.loading import load_recipe
 from turnwise.train.stages import resume, train
 
 RECIPE: dict[str, Any] = {

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.console import Console
 
+from turnwise.console.screen import RunConsole
 from turnwise.envs.base import Env, Info
-from turnwise.train.console import RunConsole
-from turnwise.train.recipes import load_recipe
+from turnwise.recipe.loading import load_recipe
 from turnwise.train.stages import train
 
 RECIPE: dict[str, Any] = {

@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.console import Console
 
+from turnwise.console.screen import RunConsole
+from turnwise.recipe.loading import load_recipe
+from turnwise.recipe.schema import Recipe
 from turnwise.runs.ledger import read_groups
-from turnwise.train.config import Recipe
-from turnwise.train.console import RunConsole
-from turnwise.train.recipes import load_recipe
 from turnwise.train.stages import resume, train
 from turnwise.types import Group, Trajectory
 

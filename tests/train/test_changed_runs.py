@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.train.small_runs import LostMachineError, Screen, Stopping, rows, run, small_recipe, timeless
+from turnwise.audit.replay import replay_step
 from turnwise.cli import app
 from turnwise.runs import RunFolder, read_journal
-from turnwise.train.replay import replay_step
 from turnwise.train.stages import imitate, resume, train
 from turnwise.train.state import read_state
 

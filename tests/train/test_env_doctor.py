@@ -8,8 +8,8 @@ import pytest
 
 from tests.train.small_runs import small_recipe
 from turnwise.envs import check_memory
+from turnwise.recipe.schema import Recipe
 from turnwise.train import setup
-from turnwise.train.config import Recipe
 from turnwise.train.setup import require_sound_env
 
 ENVS = "tests.envs.broken"

@@ -9,10 +9,10 @@ from tests.model_families import FAMILIES, make_family
 from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_lora import LoraSettings
-from turnwise.train.config import ModelChoice
+from turnwise.recipe.loading import load_recipe
+from turnwise.recipe.schema import ModelChoice
 from turnwise.train.estimate import GIB, Rates, activation_bytes, estimate, measure
 from turnwise.train.model_shape import read_shape
-from turnwise.train.recipes import load_recipe
 
 NANO = 3_737_856
 RATES = Rates(learning=1e11, playing=1e10)

@@ -28,13 +28,14 @@ from tests.train.small_runs import (
     timeless,
     trajectories,
 )
+from turnwise.batch import TokenBatch
+from turnwise.learn.learner import Learner
+from turnwise.recipe.loading import dump_recipe
 from turnwise.report.reading import read_run
 from turnwise.report.summary import summarize_run
 from turnwise.runs.folder import RunFolder
-from turnwise.train.learner import Learner
-from turnwise.train.recipes import dump_recipe
 from turnwise.train.stages import resume, train
-from turnwise.types import StopReason, TokenBatch
+from turnwise.types import StopReason
 
 ROOT = Path(__file__).parent.parent.parent
 FAULTY: dict[str, Any] = {

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tests.train.small_runs import Screen, last_tensors, small_recipe
+from turnwise.audit.replay import replay_step
+from turnwise.audit.replay_episode import replay_episode
+from turnwise.audit.verify import verify_run
 from turnwise.envs.play import play_in_terminal
 from turnwise.train import player
-from turnwise.train.replay import replay_step
-from turnwise.train.replay_episode import replay_episode
 from turnwise.train.stages import evaluate_model, imitate, resume, train
-from turnwise.train.verify import verify_run
 from turnwise.waiting import LoopRunner, finish
 
 _SHORT: dict[str, Any] = {"train": {"steps": 1}, "eval": {"episodes": 4}}

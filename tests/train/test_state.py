@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.learn.small_learners import SETTINGS, make_groups, make_learner, make_policy, moved, row, weights
 from tests.model_families import make_family
-from tests.train.small_learners import SETTINGS, make_groups, make_learner, make_policy, moved, row, weights
+from turnwise.learn.learner import Learner
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.packing import pack
-from turnwise.train.learner import Learner
 from turnwise.train.state import load_learner, read_ahead, read_state, write_state
 
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {

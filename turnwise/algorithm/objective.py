@@ -12,6 +12,7 @@ from torch import Tensor
 from turnwise.algorithm.parts import Part, function_of
 from turnwise.algorithm.row import Algorithm
 from turnwise.algorithm.rules import resolve
+from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.chains import require_whole_trajectories
 from turnwise.ops.clip_bias import bias_coefficients
 from turnwise.ops.credit import Credit
@@ -21,7 +22,7 @@ from turnwise.ops.scales import StepScale
 from turnwise.ops.surrogates import WITHOUT_RATIO, Ratios, Terms
 from turnwise.ops.values import valued_tokens
 from turnwise.ops.weights import Counts, trajectory_tokens
-from turnwise.types import Group, Scores, TokenBatch
+from turnwise.types import Group
 
 
 @dataclass(frozen=True, kw_only=True)

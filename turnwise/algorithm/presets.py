@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnwise.algorithm.recipes import file_of, parse, read_text
 from turnwise.algorithm.row import Algorithm
+from turnwise.strict_yaml import file_of, parse, read_text
 
 Row = Mapping[str, Any]
 

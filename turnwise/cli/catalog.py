@@ -93,7 +93,7 @@ def play(
 def algorithms() -> None:
     """List the algorithms there are, and what each needs."""
     from turnwise.algorithm import PRESETS
-    from turnwise.train.recipes import DEFAULT_ALGORITHM
+    from turnwise.recipe.loading import DEFAULT_ALGORITHM
 
     needs = {name: _needs(row) for name, (_, row) in PRESETS.items()}
     about = {name: f"{text}{' (default)' * (name == DEFAULT_ALGORITHM)}" for name, (text, _) in PRESETS.items()}
@@ -153,8 +153,8 @@ def explain_command(
 def _find_row(name: str) -> Algorithm:
     """A preset or the row of a file; a recipe of a run has a row too."""
     from turnwise.algorithm import find_algorithm
-    from turnwise.train.recipe_layers import is_recipe
-    from turnwise.train.recipes import load_recipe
+    from turnwise.recipe.layers import is_recipe
+    from turnwise.recipe.loading import load_recipe
 
     return load_recipe(name).algorithm if is_recipe(Path(name)) else find_algorithm(name)
 
@@ -167,7 +167,7 @@ def make_nano_command(
     stage: Annotated[list[str] | None, typer.Option(help="Only this stage; repeatable: data, train, evaluate.")] = None,
 ) -> None:
     """Make the nano model anew: a tiny model that can already search."""
-    from turnwise.policy.nano import make, train
+    from turnwise.nano import make, train
 
     with one_message():
         if unknown := set(stage or ()) - set(make.STAGES):

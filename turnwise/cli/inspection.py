@@ -18,9 +18,9 @@ from turnwise.untrusted import printable
 from turnwise.words import counted
 
 if TYPE_CHECKING:
-    from turnwise.train.replay import Replayed
-    from turnwise.train.replay_episode import ReplayedEpisode
-    from turnwise.train.verify import StepCheck
+    from turnwise.audit.replay import Replayed
+    from turnwise.audit.replay_episode import ReplayedEpisode
+    from turnwise.audit.verify import StepCheck
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run; where `train` imitated first, RUN/sft has that stage.")]
 _SHOWN = 72
@@ -53,7 +53,7 @@ def verify(
         chosen = _parse_steps(steps)
         if chosen and last is not None:
             raise ValueError("--steps and --last choose the same thing; give one of them")
-        from turnwise.train.verify import verify_run
+        from turnwise.audit.verify import verify_run
 
         with console().status("loading"):
             remaining = verify_run(run, steps=chosen, last=last)
@@ -77,12 +77,12 @@ def replay(
     """Learn a recorded step again and compare its numbers, or play an episode again; exit code 1 when they differ."""
     with one_message(), trusting(trust):
         if episode is not None:
-            from turnwise.train.replay_episode import replay_episode
+            from turnwise.audit.replay_episode import replay_episode
 
             outcome = replay_episode(run, step, episode)
             _show_episode(outcome)
         else:
-            from turnwise.train.replay import replay_step
+            from turnwise.audit.replay import replay_step
 
             with console().status("loading") as status:
                 outcome = replay_step(run, step, note=status.update)
@@ -101,7 +101,7 @@ def _parse_steps(steps: str | None) -> list[int]:
 
 
 def _show_checks(checks: Sequence[StepCheck]) -> None:
-    from turnwise.train.verify import CHECKS
+    from turnwise.audit.verify import CHECKS
 
     numbers = [Column(name, justify="right") for name in ("step", "episodes", "sampled", "mean gap", "worst")]
     table = bare_table(*numbers[:3], *CHECKS, *numbers[3:])
@@ -123,7 +123,7 @@ def _show_checks(checks: Sequence[StepCheck]) -> None:
 
 def _show_remarks(checks: Sequence[StepCheck]) -> None:
     """Every defect and every note once, with the steps that have it."""
-    from turnwise.train.recorded import spans
+    from turnwise.audit.recorded import spans
 
     steps: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)
     for check in checks:

@@ -15,7 +15,7 @@ from turnwise.words import counted
 
 if TYPE_CHECKING:
     from turnwise.evaluate.study import Arm, StudyOutcome
-    from turnwise.train.config import Recipe
+    from turnwise.recipe.schema import Recipe
 
 
 def compare(

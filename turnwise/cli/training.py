@@ -19,8 +19,8 @@ from turnwise.outside import unread
 from turnwise.trust import outside_names, trusting
 
 if TYPE_CHECKING:
-    from turnwise.train.config import Recipe
-    from turnwise.train.console import RunConsole
+    from turnwise.console.screen import RunConsole
+    from turnwise.recipe.schema import Recipe
     from turnwise.types import Group
 
 Changes = Annotated[
@@ -119,7 +119,7 @@ def evaluate(
         options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
         recipe, weights = _find_model(model, [*given, *(changes or [])])
-        from turnwise.train.recipe_checks import evaluation_doubts
+        from turnwise.recipe.checks import evaluation_doubts
         from turnwise.train.stages import evaluate_model
 
         for doubt in evaluation_doubts(recipe):
@@ -129,13 +129,13 @@ def evaluate(
     if as_json:
         typer.echo(json.dumps(row))
         return
-    from turnwise.train.console_views import evaluation_table
+    from turnwise.console.views import evaluation_table
 
     console().print(evaluation_table({str(weights): row}))
 
 
 def _show_episodes(groups: list[Group], *, to_stderr: bool) -> None:
-    from turnwise.train.samples import episode_text
+    from turnwise.console.samples import episode_text
 
     for group in groups:
         screen = Console(stderr=to_stderr)
@@ -144,7 +144,7 @@ def _show_episodes(groups: list[Group], *, to_stderr: bool) -> None:
 
 def _load(recipe: str | None, changes: list[str] | None, *, defaults: Sequence[str] = ()) -> Recipe:
     """The recipe with its changes. A first argument that is no file but has an equals sign is a change too."""
-    from turnwise.train.recipes import load_recipe
+    from turnwise.recipe.loading import load_recipe
 
     settings = changes or []
     if recipe is not None and "=" in recipe and not os.path.exists(recipe):  # of Path.exists a long text is an error
@@ -156,9 +156,9 @@ def _show(recipe: Recipe) -> None:
     """The whole recipe, so that it can be saved as it is; what it costs and what looks odd goes beside it."""
     from turnwise.algorithm import resolve
     from turnwise.envs.places import require_place
+    from turnwise.recipe.checks import find_doubts
+    from turnwise.recipe.loading import dump_recipe
     from turnwise.train.estimate import estimate
-    from turnwise.train.recipe_checks import find_doubts
-    from turnwise.train.recipes import dump_recipe
 
     outside = outside_names(recipe.model_dump(mode="json"))
     for name in outside:
@@ -191,9 +191,9 @@ def _is_taken(folder: Path) -> bool:
 
 def _find_model(name: str, changes: list[str]) -> tuple[Recipe, str | Path]:
     """What to play, and with which weights: those of a run, of one of its checkpoints, or a model by name."""
+    from turnwise.recipe.loading import load_recipe, newest_weights
     from turnwise.runs import RunFolder
     from turnwise.runs.checkpoints import require_whole
-    from turnwise.train.recipes import load_recipe, newest_weights
 
     folder = Path(name)
     is_path = name.startswith((".", "/", "runs/")) or ("/" in name and folder.parent.is_dir())
@@ -212,7 +212,7 @@ def _screen(folder: Path, quiet: bool | None) -> Iterator[RunConsole]:
     """The screen of a run; a second Ctrl-C, which does not wait for the step, leaves through here."""
     from transformers.utils.logging import disable_progress_bar
 
-    from turnwise.train.console import RunConsole, choose_form
+    from turnwise.console.screen import RunConsole, choose_form
 
     form = choose_form() if quiet is None else "quiet" if quiet else "plain"
     if form != "live":

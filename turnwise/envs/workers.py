@@ -31,7 +31,7 @@ from turnwise.envs.faults import (
 )
 from turnwise.envs.lane import LAST_SECONDS, Lane
 from turnwise.envs.process import EnvSource, WorkerProcess
-from turnwise.envs.wrappers.base import then
+from turnwise.envs.wrappers.wrapper import then
 
 Execution = Literal["inline", "thread", "process"]
 Job = Callable[[Env], Any]

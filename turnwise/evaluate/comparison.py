@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from turnwise.evaluate.collapse import DEFINITION
 from turnwise.evaluate.results import RunResult, read_result
 from turnwise.evaluate.statistics import (
     WelchTest,
@@ -24,6 +23,7 @@ from turnwise.evaluate.statistics import (
     probability_of_improvement,
     welch_t,
 )
+from turnwise.guard.collapse import DEFINITION
 from turnwise.runs.disk import write_whole
 from turnwise.runs.journal import plain
 

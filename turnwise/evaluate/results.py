@@ -8,8 +8,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from turnwise.evaluate.collapse import Collapse, find_collapse
 from turnwise.evaluate.statistics import area_under_curve, tail_ratio
+from turnwise.guard.collapse import Collapse, find_collapse
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.journal import read_journal
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from turnwise.evaluate.processes import Job, run_jobs
 from turnwise.evaluate.results import is_complete
+from turnwise.recipe.loading import differences, dump_recipe, load_recipe
+from turnwise.recipe.schema import Recipe
 from turnwise.runs.disk import write_whole
 from turnwise.runs.folder import RunFolder
-from turnwise.train.config import Recipe
-from turnwise.train.recipes import differences, dump_recipe, load_recipe
 from turnwise.trust import is_trusting
 
 _EQUAL = ("device", "model", "env", "rollout", "sft", "eval", "train.steps")
@@ -101,7 +101,7 @@ def require_same_start(folder: Path, wanted: Recipe, *, besides: Sequence[str] =
     """ValueError when the folder holds the imitation of a recipe that differs in more than the settings `besides`."""
     if not (folder / "config.yaml").is_file():
         return
-    from turnwise.train.imitation import sft_recipe  # here, because it imports torch
+    from turnwise.sources.imitation import sft_recipe  # here, because it imports torch
 
     there = load_recipe(folder / "config.yaml")
     stage = wanted if wanted.sft is None else sft_recipe(wanted, steps=there.train.steps)

@@ -8,13 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from turnwise.batch import TokenBatch
 from turnwise.ops.chains import Chain, chain
 from turnwise.ops.credit import Credit
 from turnwise.ops.groups import anchor_state, group_mean, leave_one_out
 from turnwise.ops.parameters import Discount
 from turnwise.ops.returns import token_returns, turn_returns
 from turnwise.ops.segments import reverse_scan, spread
-from turnwise.types import TokenBatch
 
 
 def gae(batch: TokenBatch, *, gamma: Discount = 1.0, lam: Discount = 1.0) -> Credit:

@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from turnwise.batch import TokenBatch
 from turnwise.ops.segments import segment_sum
-from turnwise.types import TokenBatch
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.ratios import LOG_CLAMP
 from turnwise.ops.regularizers import kl_estimate
 from turnwise.ops.segments import segment_max, segment_sum
-from turnwise.types import Scores, TokenBatch
 
 _SUMS = (
     "tokens",

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from turnwise.batch import TokenBatch
 from turnwise.ops.chains import chain
 from turnwise.ops.credit import Credit
 from turnwise.ops.parameters import Discount, NonNegative
 from turnwise.ops.returns import turn_returns
 from turnwise.ops.segments import segment_count, segment_mean, segment_sum, spread
-from turnwise.types import TokenBatch
 
 ROUNDING = 1e-6
 """A spread below this share of the mean is rounding, not a difference: single precision keeps seven digits."""

@@ -6,10 +6,10 @@ A rejected token also leaves every denominator (see `weights`).
 import torch
 from torch import Tensor
 
+from turnwise.batch import TokenBatch
 from turnwise.ops.parameters import AtLeastOne, Level, Positive
 from turnwise.ops.ratios import LOG_CLAMP
 from turnwise.ops.segments import segment_max, segment_sum, spread
-from turnwise.types import TokenBatch
 
 
 def no_mismatch(batch: TokenBatch) -> None:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from turnwise.batch import TokenBatch
 from turnwise.ops.chains import chain
 from turnwise.ops.groups import ROUNDING, ReturnTable, sample_std
 from turnwise.ops.parameters import NonNegative
-from turnwise.types import TokenBatch
 
 Reduce = Callable[[Tensor], Tensor]
 

@@ -5,8 +5,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from turnwise.batch import TokenBatch
 from turnwise.ops.segments import segment_mean, segment_sum, spread
-from turnwise.types import TokenBatch
 
 Against = Literal["old", "mu"]
 """The denominator: `old`, the trainer's own log-probs before the first update, or `mu`, the sampler's."""

@@ -5,9 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.parameters import NonNegative
 from turnwise.ops.ratios import LOG_CLAMP
-from turnwise.types import Scores, TokenBatch
 
 Estimator = Literal["k1", "k2", "k3"]
 

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
+from turnwise.batch import TokenBatch
 from turnwise.ops.chains import chain
 from turnwise.ops.parameters import Count, NonNegative
 from turnwise.ops.segments import segment_count
-from turnwise.types import TokenBatch
 
 
 def token_kl(batch: TokenBatch, *, coef: NonNegative = 0.001) -> Tensor:

@@ -7,10 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.parameters import Count, Positive
 from turnwise.ops.segments import segment_count
 from turnwise.ops.weights import kept_tokens
-from turnwise.types import Scores, TokenBatch
 
 
 def valued_tokens(batch: TokenBatch, level: Literal["token", "turn"]) -> Tensor:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from turnwise.batch import TokenBatch
 from turnwise.ops.parameters import Positive
 from turnwise.ops.segments import segment_count, spread
-from turnwise.types import TokenBatch
 
 
 @dataclass(frozen=True, kw_only=True)

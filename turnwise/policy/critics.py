@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from turnwise.batch import TokenBatch
 from turnwise.exactness import own_memory
 from turnwise.ops.values import histogram_mean
 from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.packed_rows import rows_at_end, rows_before
 from turnwise.policy.text_loading import check_packing, remove_dropout
-from turnwise.types import TokenBatch
 
 if TYPE_CHECKING:
     from turnwise.algorithm import Algorithm

@@ -16,8 +16,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from turnwise.batch import Scores, TokenBatch
 from turnwise.policy.packed_rows import rows_at_end
-from turnwise.types import Scores, TokenBatch
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
 FEATURES, ACTIONS = "features", "actions"

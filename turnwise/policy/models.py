@@ -13,7 +13,7 @@ OWN = (NANO, *FAMILIES, SMOLLM2)
 def resolve_model(name: str) -> str:
     """What `from_pretrained` takes: a folder for our own names; other folders and hub names pass through."""
     if name == NANO:
-        return str(Path(__file__).parent / "nano" / "weights")
+        return str(Path(__file__).parent / "weights" / "nano")
     if pico_seed(name) is not None:
         return str(pico_folder(name))
     if name == SMOLLM2:

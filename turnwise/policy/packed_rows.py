@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from turnwise.types import TokenBatch
+from turnwise.batch import TokenBatch
 
 
 def rows_before(batch: TokenBatch, token_M: Tensor) -> Tensor:

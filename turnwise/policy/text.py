@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from turnwise.batch import Scores, TokenBatch
 from turnwise.exactness import own_memory
 from turnwise.policy.critics import Critic
 from turnwise.policy.logprobs import Head, token_statistics
@@ -28,7 +29,6 @@ from turnwise.policy.text_loading import (
     without_progress_bars,
 )
 from turnwise.policy.text_lora import LoraSettings, adapter_off, attach_lora, is_adapter, merged_state
-from turnwise.types import Scores, TokenBatch
 
 
 class TextPolicy:

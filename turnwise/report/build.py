@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from turnwise import __version__
-from turnwise.report.comparison import comparison_chapter
+from turnwise.guard.onset import DEFINITION, find_onset
+from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.episodes import Sample, sample_episodes
-from turnwise.report.onset import DEFINITION, find_onset
 from turnwise.report.page import render_page
 from turnwise.report.panels import IMITATION_PANELS, PANELS, all_metrics, curves, describe, heat_maps, rounded
 from turnwise.report.reading import Row, RunData, read_run

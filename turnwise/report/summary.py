@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
-from turnwise.report.onset import Onset
+from turnwise.guard.onset import Onset
 from turnwise.report.panels import is_number, rounded
 from turnwise.report.reading import Row, RunData
 from turnwise.words import counted

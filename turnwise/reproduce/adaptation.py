@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from turnwise.recipe.layers import join, read_layers
 from turnwise.reproduce.claim import Claim, Scale
 from turnwise.runs.disk import write_whole
-from turnwise.train.recipe_layers import join, read_layers
 
 _SETTINGS = "settings.json"
 

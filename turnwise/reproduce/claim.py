@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from turnwise.recipe.layers import RECIPES
 from turnwise.reproduce.criteria import Criterion
 from turnwise.reproduce.demonstrations import Slip
-from turnwise.train.recipe_layers import RECIPES
 
 _FILE = "claim.yaml"
 

@@ -10,8 +10,8 @@ from typing import Literal
 from turnwise.envs.base import Env
 from turnwise.envs.registry import make
 from turnwise.envs.tasks.lookup import ANSWER, GET, SYMBOLS
+from turnwise.recipe.schema import EnvChoice
 from turnwise.runs.disk import write_whole
-from turnwise.train.config import EnvChoice
 
 Slip = Literal["word", "action"]
 """What is replaced where the expert slips: a word of its action by another word of `lookup/…`, or the whole action by

@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from turnwise.recipe.layers import join, read_layers
+from turnwise.recipe.loading import load_recipe
+from turnwise.recipe.schema import Recipe
 from turnwise.reproduce.claim import Cells, Claim, Scale
 from turnwise.runs.journal import read_journal
-from turnwise.train.config import Recipe
-from turnwise.train.recipe_layers import join, read_layers
-from turnwise.train.recipes import load_recipe
 
 FACTORS = "factors.json"
 """The scales that a run applied, update by update, beside its journals."""

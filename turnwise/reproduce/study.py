@@ -12,6 +12,8 @@ from typing import Any
 
 from turnwise.evaluate.results import is_complete, read_result
 from turnwise.evaluate.study import require_same_start
+from turnwise.recipe.loading import differences, dump_recipe, load_recipe
+from turnwise.recipe.schema import Recipe
 from turnwise.reproduce.adaptation import adapted, note_settings, require_same_study
 from turnwise.reproduce.claim import Claim
 from turnwise.reproduce.demonstrations import write_slips
@@ -20,8 +22,6 @@ from turnwise.reproduce.workers import Task, keep_numbers_only, run_tasks
 from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.disk import write_whole
 from turnwise.runs.journal import read_journal
-from turnwise.train.config import Recipe
-from turnwise.train.recipes import differences, dump_recipe, load_recipe
 from turnwise.train.setup import choose_device
 from turnwise.words import counted
 

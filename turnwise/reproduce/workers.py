@@ -87,8 +87,8 @@ def perform(task: Task) -> str:
     import torch
     from rich.console import Console
 
-    from turnwise.train.console import RunConsole
-    from turnwise.train.recipes import load_recipe
+    from turnwise.console.screen import RunConsole
+    from turnwise.recipe.loading import load_recipe
     from turnwise.train.stages import imitate, resume, train
 
     begun = (task.folder / "meta.json").is_file()

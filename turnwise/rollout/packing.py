@@ -11,7 +11,8 @@ from typing import Any, SupportsFloat
 import torch
 from torch import Tensor
 
-from turnwise.types import ENVIRONMENT, POLICY, Group, StopReason, TokenBatch, Trajectory, Turn
+from turnwise.batch import ENVIRONMENT, POLICY, TokenBatch
+from turnwise.types import Group, StopReason, Trajectory, Turn
 
 _ROUNDING = 1e-3
 """Samplers of half precision may put a certain token's log-prob a little above 0."""

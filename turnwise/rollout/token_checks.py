@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from turnwise.batch import POLICY, Scores, TokenBatch
 from turnwise.engine.contract import Completion
 from turnwise.policy.rendering import Renderer
 from turnwise.rollout.packing import pack
-from turnwise.types import POLICY, Group, Scores, TokenBatch, Trajectory
+from turnwise.types import Group, Trajectory
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from turnwise.runs.journal import read_journal
 
 if TYPE_CHECKING:  # a recipe knows its algorithm, which needs torch
+    from turnwise.recipe.schema import Log
     from turnwise.runs.folder import RunFolder
-    from turnwise.train.config import Log
 
 
 class Logger(Protocol):

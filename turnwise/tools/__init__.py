@@ -1,10 +1,10 @@
 """Tools an agent can call: typed functions, the formats of a call, and the ones that come built in."""
 
-from turnwise.tools.arithmetic import calculator
-from turnwise.tools.base import Tool, ToolResult, neutralise, tool
+from turnwise.tools.calculator import calculator
 from turnwise.tools.formats import CallError, FencedFormat, Format, JsonFormat, TagFormat, ToolCall, render_tools
 from turnwise.tools.python import python_tool
 from turnwise.tools.search import search_tool
+from turnwise.tools.tool import Tool, ToolResult, neutralise, tool
 
 __all__ = [
     "CallError",

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from turnwise.tools.base import Tool
+from turnwise.tools.tool import Tool
 
 _QUOTED_CHARACTERS = 60
 

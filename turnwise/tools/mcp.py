@@ -11,7 +11,7 @@ from mcp import Client, MCPError, StdioServerParameters, stdio_client
 from mcp import Tool as ServerTool
 from mcp.types import CallToolResult, TextContent
 
-from turnwise.tools.base import Tool, ToolResult, neutralise
+from turnwise.tools.tool import Tool, ToolResult, neutralise
 
 
 @asynccontextmanager

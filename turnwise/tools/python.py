@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from turnwise.tools.base import Tool, ToolResult, tool
 from turnwise.tools.sandbox import Execution, Limits, check_sandbox, run_python
+from turnwise.tools.tool import Tool, ToolResult, tool
 
 
 def python_tool(limits: Limits | None = None) -> Tool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from turnwise.tools.base import Tool, tool
+from turnwise.tools.tool import Tool, tool
 
 
 class Document(Protocol):

@@ -9,10 +9,10 @@ from typing import Any
 
 # They load on first use: reading a recipe needs no torch.
 _HOME_OF = {
-    "Recipe": "turnwise.train.config",
-    "load_recipe": "turnwise.train.recipes",
-    "dump_recipe": "turnwise.train.recipes",
-    "RunConsole": "turnwise.train.console",
+    "Recipe": "turnwise.recipe.schema",
+    "load_recipe": "turnwise.recipe.loading",
+    "dump_recipe": "turnwise.recipe.loading",
+    "RunConsole": "turnwise.console.screen",
     "train": "turnwise.train.stages",
     "imitate": "turnwise.train.stages",
     "resume": "turnwise.train.stages",

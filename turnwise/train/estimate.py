@@ -17,8 +17,8 @@ from turnwise.policy.logprobs import LOGITS_AT_ONCE
 from turnwise.policy.models import resolve_model
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text_loading import PRECISIONS
-from turnwise.train.config import CONTEXT, Recipe
-from turnwise.train.demonstrations import expert_groups
+from turnwise.recipe.schema import CONTEXT, Recipe
+from turnwise.sources.demonstrations import expert_groups
 from turnwise.train.model_shape import Shape, read_shape
 from turnwise.train.setup import choose_device
 from turnwise.words import counted

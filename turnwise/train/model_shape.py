@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from turnwise.policy.models import resolve_model
-from turnwise.train.config import CONTEXT, ModelChoice
+from turnwise.recipe.schema import CONTEXT, ModelChoice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,11 +23,11 @@ from turnwise.exactness import describe_arithmetic
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_lora import LoraSettings
+from turnwise.recipe.schema import CONTEXT, Recipe
 from turnwise.runs.checkpoints import is_checkpoint, require_whole
-from turnwise.train.chats import chat_groups
-from turnwise.train.config import CONTEXT, Recipe
-from turnwise.train.demonstrations import expert_groups
-from turnwise.train.imitation import Imitation, require_sft
+from turnwise.sources.chats import chat_groups
+from turnwise.sources.demonstrations import expert_groups
+from turnwise.sources.imitation import Imitation, require_sft
 from turnwise.words import counted
 
 _DOCTOR_SEEDS, _DOCTOR_SECONDS = 2, 10.0

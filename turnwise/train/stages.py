@@ -13,20 +13,21 @@ import torch
 from rich.console import Console
 
 from turnwise.algorithm import resolve
+from turnwise.console.screen import RunConsole
 from turnwise.envs.faults import close_quietly
 from turnwise.envs.registry import make
 from turnwise.evaluate.evaluation import evaluate
 from turnwise.exactness import changed_circumstances
+from turnwise.learn.schedule import find_jump
 from turnwise.policy.text import TextPolicy
+from turnwise.recipe.checks import find_doubts
+from turnwise.recipe.loading import differences, load_recipe
+from turnwise.recipe.schema import Recipe, Train
 from turnwise.runs.folder import JOURNALS, RunFolder
 from turnwise.runs.settings import CONFIG, META
-from turnwise.train.config import Recipe, Train
-from turnwise.train.console import RunConsole
-from turnwise.train.imitation import IMITATION, Imitation, sft_recipe
-from turnwise.train.player import Player
-from turnwise.train.recipe_checks import find_doubts
-from turnwise.train.recipes import differences, load_recipe
-from turnwise.train.schedule import find_jump
+from turnwise.sources.imitation import IMITATION, Imitation, sft_recipe
+from turnwise.sources.played import plays_in_lockstep
+from turnwise.sources.player import Player
 from turnwise.train.setup import (
     choose_device,
     circumstances,
@@ -39,7 +40,6 @@ from turnwise.train.setup import (
     require_loggers,
     require_sound_env,
 )
-from turnwise.train.source import plays_in_lockstep
 from turnwise.train.state import read_state
 from turnwise.train.trainer import Trainer
 from turnwise.trust import sign, why_unsigned

@@ -20,9 +20,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from turnwise.learn.learner import Learner
 from turnwise.policy.text_loading import read_weights
 from turnwise.runs.ledger import read_groups, write_groups
-from turnwise.train.learner import Learner
 from turnwise.types import Group
 
 _RESUME = "resume"

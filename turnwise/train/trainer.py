@@ -15,25 +15,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from turnwise.console.screen import RunConsole
 from turnwise.evaluate.evaluation import fewer_tasks, play_specs, summarize
+from turnwise.guard.guard import Guard, Verdict
+from turnwise.learn.learner import Learner, Report
+from turnwise.learn.token_ledger import write_tokens
 from turnwise.policy.text import Reference, TextPolicy
+from turnwise.recipe.loading import plain_differences
+from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import write_groups
 from turnwise.runs.loggers import Loggers
-from turnwise.train.config import Recipe
-from turnwise.train.console import RunConsole
-from turnwise.train.guard import Guard, Verdict
-from turnwise.train.imitation import Imitation
+from turnwise.sources.imitation import Imitation
+from turnwise.sources.played import Demonstrated, Played, PlayedAhead, Source, plays_in_lockstep
+from turnwise.sources.player import Player
 from turnwise.train.interrupts import Interrupts
-from turnwise.train.learner import Learner, Report
-from turnwise.train.player import Player
-from turnwise.train.readings import answered, explain_failure, find_errors, find_traceback, read_rollout
-from turnwise.train.recipes import plain_differences
+from turnwise.train.rollout_metrics import answered, explain_failure, find_errors, find_traceback, read_rollout
 from turnwise.train.setup import make_renderer
-from turnwise.train.source import Demonstrated, Played, PlayedAhead, Source, plays_in_lockstep
 from turnwise.train.state import load_learner, read_ahead, read_state, write_state
-from turnwise.train.token_ledger import write_tokens
 from turnwise.train.watch import Watch
 from turnwise.types import Group, NonFiniteError
 

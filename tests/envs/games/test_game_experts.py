@@ -19,8 +19,8 @@ from turnwise.envs.games.sokoban import Sokoban
 from turnwise.envs.games.sokoban_solver import beyond, solve
 from turnwise.envs.games.sudoku import Sudoku
 from turnwise.envs.games.sudoku_boards import completions
+from turnwise.envs.games.word_list import words
 from turnwise.envs.games.wordle import Wordle, wordle
-from turnwise.envs.games.words import words
 from turnwise.envs.registry import make
 
 

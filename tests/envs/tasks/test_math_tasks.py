@@ -229,5 +229,5 @@ def test_every_gold_answer_of_the_real_file_is_a_number_and_wins():
 
 
 def test_tasks_and_tools_import_without_torch():
-    code = "import sys, turnwise.envs.tasks.gsm8k, turnwise.tools.arithmetic; sys.exit('torch' in sys.modules)"
+    code = "import sys, turnwise.envs.tasks.gsm8k, turnwise.tools.calculator; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from turnwise.envs import Env, Reset, Step
 from turnwise.envs.wrappers import ToolEnv, TurnLimit
 from turnwise.tools import FencedFormat, JsonFormat, TagFormat, tool
-from turnwise.tools.arithmetic import calculator
+from turnwise.tools.calculator import calculator
 from turnwise.tools.python import python_tool
 
 

@@ -9,14 +9,14 @@ from transformers import PreTrainedTokenizerFast
 
 pytest.importorskip("tantivy", reason="needs the search extra")
 
-from turnwise.envs.games.words import words
+from turnwise.envs.games.word_list import words
 from turnwise.envs.registry import make
-from turnwise.policy.nano.batches import Batch, spoken
-from turnwise.policy.nano.evaluate import evaluate
-from turnwise.policy.nano.guesser import play_guess_number
-from turnwise.policy.nano.model import Shape, build_model
-from turnwise.policy.nano.tokenizer import render, train_tokenizer
-from turnwise.policy.nano.train import Learner, Settings
+from turnwise.nano.evaluate import evaluate
+from turnwise.nano.guesser import play_guess_number
+from turnwise.nano.mixtures import Batch, spoken
+from turnwise.nano.model import Shape, build_model
+from turnwise.nano.tokenizer import render, train_tokenizer
+from turnwise.nano.train import Learner, Settings
 
 GAME = partial(make, "game/guess-number-easy", split="validation")
 SEEDS = range(60)

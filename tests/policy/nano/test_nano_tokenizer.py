@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from turnwise.policy.nano.tokenizer import (
+from turnwise.nano.tokenizer import (
     AGENT_ID,
     END_ID,
     MARKERS,

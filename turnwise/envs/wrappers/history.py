@@ -6,7 +6,7 @@ import re
 from typing import Literal, get_args
 
 from turnwise.envs.base import Env, Reset, Step
-from turnwise.envs.wrappers.base import Wrapper
+from turnwise.envs.wrappers.wrapper import Wrapper
 
 Mode = Literal["latest", "concat", "chat"]
 

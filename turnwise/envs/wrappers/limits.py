@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
 from turnwise.envs.base import Env, Reset, Step
-from turnwise.envs.wrappers.base import Wrapper
+from turnwise.envs.wrappers.wrapper import Wrapper
 
 
 class TurnLimit(Wrapper):

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Sequence
 from typing import ClassVar
 
 from turnwise.envs.base import Env, Info, Reset, Step
-from turnwise.envs.wrappers.base import Wrapper, then
-from turnwise.tools.base import Tool, ToolResult, neutralise
+from turnwise.envs.wrappers.wrapper import Wrapper, then
 from turnwise.tools.formats import CallError, Format, TagFormat, ToolCall, render_tools
+from turnwise.tools.tool import Tool, ToolResult, neutralise
 
 
 class ToolEnv(Wrapper):

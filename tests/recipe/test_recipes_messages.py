@@ -1,0 +1,129 @@
+"""Mistakes in a recipe: one line that names the key, what was given and what is allowed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from turnwise.recipe.loading import load_recipe
+
+
+def message(overrides: dict[str, Any], source: Path | None = None) -> str:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011, the callers look at every word
+        load_recipe(source, overrides)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"rolout": {}}, "unknown key rolout; did you mean rollout? The keys are name, seed,"),
+        (
+            {"rollout": {"episods": 8}},
+            "unknown key rollout.episods; did you mean rollout.episodes? The keys of rollout",
+        ),
+        ({"model": {"lora": {"rnk": 8}}}, "unknown key model.lora.rnk; did you mean model.lora.rank?"),
+        ({"steps": 8}, "unknown key steps; did you mean train.steps? The keys are name, seed,"),
+        ({"sft": {"epoch": 1}}, "unknown key sft.epoch; did you mean sft.epochs?"),
+        ({"algorithm": {"epoch": 4}}, "unknown key algorithm.epoch; did you mean algorithm.epochs?"),
+        (
+            {"algorithm": {"critic": {"levl": "none"}}},
+            "unknown key algorithm.critic.levl; did you mean algorithm.critic.l",
+        ),
+        (
+            {"algorithm": {"surrogate": {"hig": 1}}},
+            "algorithm.surrogate.ppo-clip: unknown option 'hig'; did you mean 'high'?",
+        ),
+        ({"guard": {"signals": {"ratio-tial": "act"}}}, "there is no signal 'ratio-tial'; did you mean ratio-tail?"),
+    ],
+)
+def test_an_unknown_key_is_named_with_the_nearest_one(overrides: dict[str, Any], words: str) -> None:
+    assert words in message(overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"rollout": {"episodes": 0}}, "rollout.episodes is 0; it should be greater than or equal to 1"),
+        ({"model": {"dtype": "fp8"}}, "model.dtype is 'fp8'; it should be 'fp32' or 'bf16'"),
+        ({"train": {"steps": "many"}}, "train.steps is 'many'; it should be a valid integer"),
+        ({"guard": {"mode": "loud"}}, "guard.mode is 'loud'; it should be 'off', 'warn' or 'act'"),
+        ({"rollout": 3}, "rollout is 3; it should be a mapping such as {episodes: ...}"),
+        ({"sft": 3}, "sft is 3; it should be a mapping such as {chats: ...}"),
+        ({"model": None}, "model is None; it should be a mapping such as {name: ...}"),
+        ({"algorithm": 3}, "algorithm: it is 3; write a preset"),
+        ({"algorithm": "st-pop"}, "algorithm: unknown algorithm 'st-pop'; did you mean 'st-ppo'?"),
+        ({"algorithm": {"epochs": "x"}}, "algorithm.epochs: it should be a valid integer"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_allowed(overrides: dict[str, Any], words: str) -> None:
+    assert message(overrides).startswith(words)
+
+
+def test_every_wrong_value_has_a_line() -> None:
+    lines = message({"seed": "x", "train": {"steps": 0, "warmup": -1}}).splitlines()
+    assert [line.split(" is ")[0] for line in lines] == ["seed", "train.steps", "train.warmup"]
+
+
+def test_a_mistake_is_put_down_to_the_file_that_made_it(tmp_path: Path) -> None:
+    base, top = tmp_path / "base.yaml", tmp_path / "top.yaml"
+    base.write_text("train: {steps: 0}\n")
+    top.write_text("extends: base.yaml\nseed: 1\n")
+    assert message({}, top).startswith(f"{tmp_path / 'base.yaml'}: train.steps is 0")
+    assert message({"train": {"steps": -1}}, top).startswith("train.steps is -1")
+    base.write_text("tarin: {steps: 1}\n")
+    assert message({}, top).startswith(f"{tmp_path / 'base.yaml'}: unknown key tarin; did you mean train?")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("seed: 1\nseed: 2\n", "'seed' is given twice (again in line 2)"),
+        ("seed: [1\n", "is not valid YAML"),
+        ("extends: [a, b]\n", "extends is ['a', 'b']; it should be the path of one recipe"),
+        ("extends: nowhere.yaml\n", "nowhere.yaml, which is not there; give the path of one"),
+        ("", "a recipe is a mapping of keys to choices"),
+        ("[seed, 1]", "a recipe is a mapping of keys to choices"),
+        ("algorithm: nowhere.yaml\n", "there is no file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text)
+    assert words in message({}, file)
+
+
+@pytest.mark.parametrize(
+    ("episodes", "nearest"), [(100, "set it to 96 or 104"), (3, "set it to 8"), (129, "set it to 128 or 136")]
+)
+def test_episodes_must_hold_whole_groups(episodes: int, nearest: str) -> None:
+    assert message({"algorithm": "grpo", "rollout": {"episodes": episodes}}).endswith(nearest)
+    assert load_recipe(None, {"rollout": {"episodes": episodes}}).rollout.episodes == episodes
+
+
+def test_an_impossible_row_is_refused_with_the_words_of_the_algorithm() -> None:
+    assert "set critic.level to token" in message({"algorithm": {"critic": {"level": "none"}}})
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ("search/geo-4hop", "env.id: unknown environment 'search/geo-4hop': did you mean search/geo-"),
+        ({"kwargs": {"hop": 3}}, "env.kwargs: cannot build search/geo-2hop"),
+        ({"held_out": {"spilt": "test"}}, "env.held_out: cannot build search/geo-2hop"),
+    ],
+)
+def test_an_environment_that_cannot_be_built_is_refused(env: Any, words: str) -> None:
+    assert message({"env": env}).startswith(words)
+
+
+def test_an_unknown_environment_is_told_once_how_to_name_ones_own() -> None:
+    assert message({"env": "serch/geo-2hop"}).count("module:Class") == 1
+
+
+def test_held_out_arguments_are_not_looked_at_without_evaluation() -> None:
+    assert load_recipe(None, {"env": {"held_out": {"spilt": 1}}, "eval": {"episodes": 0}}).eval.episodes == 0
+
+
+def test_an_environment_of_the_users_own_is_left_for_when_it_is_built() -> None:
+    assert load_recipe(None, {"env": "my_package.envs:Coin"}).env.id == "my_package.envs:Coin"

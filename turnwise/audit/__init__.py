@@ -1,0 +1,1 @@
+"""Looking at a recorded run again: its tokens, its losses, its episodes."""

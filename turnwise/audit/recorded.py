@@ -1,0 +1,151 @@
+"""A run as it was recorded: its recipe, the model it began with, its ledgers, and its learner at a kept step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from turnwise.exactness import changed_circumstances
+from turnwise.learn.learner import Learner
+from turnwise.policy.text import Reference, TextPolicy
+from turnwise.recipe.loading import load_recipe
+from turnwise.recipe.schema import Recipe
+from turnwise.runs.disk import RunFolderError
+from turnwise.runs.folder import RunFolder
+from turnwise.runs.journal import read_journal
+from turnwise.runs.ledger import read_groups
+from turnwise.sources.imitation import IMITATION
+from turnwise.train.setup import circumstances, load_policy
+from turnwise.train.stages import FIXED, SFT
+from turnwise.train.state import hand_over, load_learner, read_state
+from turnwise.types import Group
+
+_CHANGING = tuple(name for name in Recipe.model_fields if name not in (*FIXED, "device"))
+"""Sections that a resumed run may change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """One stage of a run, to look at: `Recording.open("runs/geo")`, or `runs/geo/sft` for its imitation."""
+
+    run: RunFolder
+    recipe: Recipe
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Recording:
+        """The recording in a run's folder, on the device of the run where this machine has one."""
+        run = RunFolder.open(folder)
+        recipe = load_recipe(run.path / "config.yaml")
+        run.check_journals()
+        device = run.circumstance("device", str)
+        if device.startswith("cuda") and not torch.cuda.is_available():
+            device = "cpu"
+        return cls(run=run, recipe=recipe.model_copy(update={"device": device}))
+
+    @property
+    def imitates(self) -> bool:
+        """Whether its episodes are demonstrations."""
+        return self.recipe.algorithm.name == IMITATION.name
+
+    def recipe_at(self, step: int) -> Recipe:
+        """The recipe with which a step was learnt: a run may have been resumed with changes."""
+        fixed = {name: getattr(self.recipe, name) for name in FIXED}  # the history must not name other code
+        try:
+            then = Recipe.model_validate({**self.run.config_at(step), **fixed})
+            changed = {name: getattr(then, name) for name in _CHANGING}
+        except ValidationError:
+            raise RunFolderError(f"{self.run.history.path} has no valid recipe for step {step}") from None
+        return self.recipe.model_copy(update=changed)
+
+    def temperature(self, step: int) -> float:
+        """What log-probs are taken at; demonstrations were sampled by nobody, least of all at a temperature."""
+        return 1.0 if self.imitates else self.recipe_at(step).rollout.temperature
+
+    def require_ledgers(self, steps: Sequence[int]) -> None:
+        """Raise unless the trajectories of all these steps were written."""
+        recorded = set(self.run.rollout_steps())
+        if not recorded:
+            raise ValueError(
+                f"{self.run.path} has no trajectories on disk; train with log.rollouts=1, which writes those of every "
+                "step"
+            )
+        if missing := [step for step in steps if step not in recorded]:
+            raise ValueError(
+                f"{self.run.path} has no trajectories of step {missing[0]}; it has those of step "
+                f"{spans(sorted(recorded))}, and log.rollouts=1 writes those of every step"
+            )
+
+    def groups(self, step: int) -> list[Group]:
+        """What a step learnt from."""
+        return read_groups(self.run.rollouts_file(step))
+
+    def metrics(self) -> dict[int, dict[str, Any]]:
+        """The rows of metrics.jsonl by step."""
+        return {row["step"]: row for row in read_journal(self.run.metrics.path, {"step": int})}
+
+    def guard_events(self, step: int) -> list[dict[str, Any]]:
+        """What the guard saw and did after a step."""
+        events = read_journal(self.run.events.path, {"step": int, "kind": str})
+        return [event for event in events if event["kind"] == "guard" and event["step"] == step]
+
+    def checkpoint(self, step: int) -> Path | None:
+        """The checkpoint of a step; None where it is not kept, or not whole."""
+        return self.run.checkpoints.find(step)
+
+    @property
+    def origin(self) -> str | Path:
+        """The model with which the stage began."""
+        if (first := self.checkpoint(0)) is not None:  # an adapter that is merged into it is still zero
+            return first
+        if self.imitates or self.recipe.sft is None:
+            return self.recipe.model.name
+        imitated = RunFolder.open(self.run.path / SFT).checkpoints.latest()
+        if imitated is None:
+            raise ValueError(f"{self.run.path / SFT} has no whole checkpoint, with which reinforcement began")
+        return imitated
+
+    def learner(self, step: int) -> Learner:
+        """The learner as it was after `step` steps, of which a checkpoint is kept; 0: as it began."""
+        policy = load_policy(self.recipe, self.origin)
+        learner = self._make_learner(policy, step + 1)
+        if step:
+            checkpoint = self.run.checkpoints.at(step)
+            state = read_state(checkpoint)
+            load_learner(checkpoint, learner)
+            learner.rate_factor = state["guard"]["learning_rate_factor"]
+            renewed = state["progress"]["reference"]
+            if learner.reference is not None and renewed:
+                learner.reference = Reference.of_folder(self.run.checkpoints.at(renewed), like=policy)
+        return learner
+
+    def successor(self, learner: Learner, step: int) -> Learner:
+        """The learner as a command made it that took the run on before `step` with a change."""
+        changed = self._make_learner(learner.policy, step, learner.reference)
+        hand_over(learner, changed)
+        return changed
+
+    def _make_learner(self, policy: TextPolicy, step: int, reference: Reference | None = None) -> Learner:
+        recipe, temperature = self.recipe_at(step), self.temperature(step)
+        return Learner(
+            policy, recipe.algorithm, recipe.train, seed=recipe.seed, temperature=temperature, reference=reference
+        )
+
+    def other_circumstances(self) -> list[str]:
+        """What is not as it was when the run was recorded, and may change the last bits."""
+        return changed_circumstances(self.run.meta, circumstances(self.recipe.device))
+
+
+def spans(steps: Sequence[int]) -> str:
+    """Many numbers in few words: `spans([1, 2, 3, 8])` is "1-3, 8"."""
+    found: list[tuple[int, int]] = []
+    for step in steps:
+        if found and step == found[-1][1] + 1:
+            found[-1] = (found[-1][0], step)
+        else:
+            found.append((step, step))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

@@ -1,0 +1,150 @@
+"""Learns one recorded step again from its ledger and compares every number of it with what was recorded.
+
+A run is a function of (recipe, seed), so on the same machine the numbers are equal to the last bit. No environment is
+needed: the ledgers hold the episodes. Between the newest checkpoint and the step, all steps are learnt again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from turnwise.audit.recorded import Recording
+from turnwise.guard.guard import Guard
+from turnwise.learn.learner import Learner, Report
+from turnwise.policy.text import Reference
+from turnwise.runs.journal import plain
+from turnwise.train.state import read_state
+
+_COMPARED = ("loss/", "train/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One number, as it was and as it came out: None where it is missing or was not finite."""
+
+    name: str
+    recorded: float | None
+    replayed: float | None
+
+    @property
+    def same(self) -> bool:
+        """Whether the two are equal to the last bit."""
+        return self.recorded == self.replayed
+
+    @property
+    def difference(self) -> float:
+        """How far apart the two are; infinite where only one of them is a number."""
+        if self.recorded is None or self.replayed is None:
+            return 0.0 if self.same else float("inf")
+        return abs(self.recorded - self.replayed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """A step that was learnt again."""
+
+    step: int
+    start: int
+    """The checkpoint from which it was learnt again; 0: the beginning of the run."""
+    numbers: list[Compared]
+    circumstances: list[str]
+    """What is not as it was when the run was recorded."""
+
+    @property
+    def same(self) -> bool:
+        """Whether every number came out as it was recorded."""
+        return all(number.same for number in self.numbers)
+
+    @property
+    def conclusion(self) -> str:
+        """The outcome in one line."""
+        where = f"step {self.step}, learnt again from {f'checkpoint {self.start}' if self.start else 'the beginning'}"
+        if not self.numbers:
+            return f"{where}: nothing was learnt, then as now (the filters leave no episode)"
+        if self.same:
+            return f"{where}: {len(self.numbers)} numbers are equal to the last bit"
+        worst = max(self.numbers, key=lambda number: number.difference)
+        wrong = sum(not number.same for number in self.numbers)
+        return (
+            f"{where}: {wrong} of {len(self.numbers)} numbers differ; "
+            f"the largest difference is {worst.difference:.3g}, in {worst.name}"
+        )
+
+
+def replay_step(folder: Path, step: int, *, note: Callable[[str], None] | None = None) -> Replayed:
+    """Learn step `step` of a run again; `note` hears which step is being learnt."""
+    recording = Recording.open(folder)
+    recorded = recording.metrics()
+    if step not in recorded:
+        raise ValueError(f"{folder} has no step {step}; choose one of {min(recorded, default=0)} to {len(recorded)}")
+    start = _find_start(recording, step)
+    recording.require_ledgers(range(start + 1, step + 1))
+    _refuse_restores(recording, range(start + 1, step))
+    torch.set_num_threads(recording.run.circumstance("threads", int))  # sums in another order would be other sums
+    report = _learn_again(recording, start, step, note)
+    return Replayed(
+        step=step,
+        start=start,
+        numbers=_compare(recorded[step], plain(report.metrics, lambda _: None)),
+        circumstances=recording.other_circumstances(),
+    )
+
+
+def _find_start(recording: Recording, step: int) -> int:
+    """The newest whole checkpoint before the step; the beginning needs none, for it follows from the recipe."""
+    for kept in reversed(recording.run.checkpoints.steps()):
+        if 0 < kept < step and (checkpoint := recording.checkpoint(kept)) is not None:
+            reference = read_state(checkpoint)["progress"]["reference"]
+            if not reference or recording.checkpoint(reference) is not None:
+                return kept
+    return 0
+
+
+def _refuse_restores(recording: Recording, between: range) -> None:
+    """Which state a guard went back to is in no ledger, so a step after that cannot be reached by learning."""
+    for step in between:
+        for event in recording.guard_events(step):
+            went_back = event["action"] == "restore" or (event["action"] == "stop" and event["signal"] != "faults")
+            if went_back:
+                later = [kept for kept in recording.run.checkpoints.steps() if kept > step]
+                after = f", or one after checkpoint {later[0]}" if later else ""
+                raise ValueError(
+                    f"after step {step} the guard restored an earlier state ({event['signal']}), which learning from "
+                    f"ledgers does not lead to; replay step {step} or an earlier one{after}"
+                )
+
+
+def _learn_again(recording: Recording, start: int, step: int, note: Callable[[str], None] | None) -> Report:
+    """Steps start + 1 to `step`, with what the guard did in between; the last one's report."""
+    learner, recipe, report = recording.learner(start), recording.recipe_at(start + 1), Report()
+    for number in range(start + 1, step + 1):
+        if note is not None:
+            note(f"learning step {number}")
+        if (now := recording.recipe_at(number)) != recipe:
+            learner, recipe = recording.successor(learner, number), now
+        batch = learner.prepare(recording.groups(number))
+        # Whether an update is left out depends on its own numbers alone, so the guard decides as it did.
+        report = Report() if batch is None else learner.learn(batch, number, Guard(recipe.guard).allows)
+        if number < step:
+            _carry_on(recording, learner, number)
+    return report
+
+
+def _carry_on(recording: Recording, learner: Learner, step: int) -> None:
+    """What happened after a step: a smaller learning rate, a new reference."""
+    recipe = recording.recipe_at(step)
+    if any(event["action"] == "shrink" for event in recording.guard_events(step)):
+        learner.rate_factor *= recipe.guard.shrink
+    every = recipe.train.reference_every
+    if every is not None and learner.reference is not None and step % every == 0:
+        learner.reference = Reference.copy_of(learner.policy)
+
+
+def _compare(recorded: Mapping[str, Any], replayed: Mapping[str, Any]) -> list[Compared]:
+    names = [name for name in {**recorded, **replayed} if name.startswith(_COMPARED)]
+    return [Compared(name=name, recorded=recorded.get(name), replayed=replayed.get(name)) for name in names]

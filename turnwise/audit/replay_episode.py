@@ -1,0 +1,149 @@
+"""Plays one recorded episode again: the same actions against a fresh environment with the same seed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+
+from turnwise.audit.recorded import Recording
+from turnwise.recipe.schema import Recipe
+from turnwise.rollout.agents import Action, FunctionAgent, View
+from turnwise.rollout.episode import EpisodeSpec, Limits
+from turnwise.rollout.scheduler import Scheduler
+from turnwise.types import StopReason, Trajectory, Turn
+from turnwise.waiting import finish
+
+_CUT_BY_AGENT = (StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """What the environment said at one moment of an episode, then and now; None where there was no such moment."""
+
+    seat: str
+    place: str
+    """`turn 0`, or `end`."""
+    action: str
+    recorded: tuple[str, float | str] | None
+    """The observation, and the reward of the turn that answers it (at the end: why it ended)."""
+    replayed: tuple[str, float | str] | None
+
+    @property
+    def same_observation(self) -> bool:
+        """Whether the agent would have read the same."""
+        return _part(self.recorded, 0) == _part(self.replayed, 0)
+
+    @property
+    def same_outcome(self) -> bool:
+        """Whether the reward (at the end: the reason) is the same."""
+        return _part(self.recorded, 1) == _part(self.replayed, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedEpisode:
+    """An episode that was played again."""
+
+    id: str
+    moments: list[Moment]
+    deterministic: bool
+    """Whether two fresh environments answered alike; only asked when one answered other than was recorded."""
+
+    @property
+    def same(self) -> bool:
+        """Whether everything came out as it was recorded."""
+        return all(moment.same_observation and moment.same_outcome for moment in self.moments)
+
+    @property
+    def conclusion(self) -> str:
+        """The outcome in one line."""
+        if self.same:
+            return f"{self.id}: the environment answers as it was recorded"
+        if not self.deterministic:
+            return f"{self.id}: the environment is not deterministic: equal seeds and actions give different answers"
+        return (
+            f"{self.id}: the environment answers differently from what was recorded, but always in the same way: its "
+            "code, its data or its settings have changed"
+        )
+
+
+def replay_episode(folder: Path, step: int, episode: str) -> ReplayedEpisode:
+    """Play an episode of a step again and compare it turn by turn."""
+    recording = Recording.open(folder)
+    recording.require_ledgers([step])
+    played = [trajectory for group in recording.groups(step) for trajectory in group.trajectories]
+    seats = _seats_of(played, episode)
+    recipe = recording.recipe_at(step)
+    first = _play(recipe, seats)
+    moments = _compare(seats, first)
+    replayed = ReplayedEpisode(id=episode, moments=moments, deterministic=True)
+    if replayed.same:
+        return replayed
+    again = ReplayedEpisode(id=episode, moments=_compare(first, _play(recipe, seats)), deterministic=True)
+    return ReplayedEpisode(id=episode, moments=moments, deterministic=again.same)
+
+
+def _seats_of(played: list[Trajectory], episode: str) -> dict[str, Trajectory]:
+    """The trajectories of one episode by seat; a seat's own id names its episode too."""
+    # With several seats a trajectory's id ends in the seat's name.
+    names = {t.id.removesuffix(f"/{t.seat}") for t in played if episode in (t.id, t.id.removesuffix(f"/{t.seat}"))}
+    seats = {t.seat: t for t in played if t.id.removesuffix(f"/{t.seat}") in names}
+    if not seats:
+        near = difflib.get_close_matches(episode, [t.id for t in played], n=3, cutoff=0.0)
+        raise ValueError(f"the step has no episode {episode!r}; it has {len(played)}, such as {', '.join(near)}")
+    if any(trajectory.seed is None for trajectory in seats.values()):
+        raise ValueError(f"{episode} was read from a file of chats; only what was played can be played again")
+    return seats
+
+
+def _play(recipe: Recipe, seats: Mapping[str, Trajectory]) -> dict[str, Trajectory]:
+    one = next(iter(seats.values()))
+    assert one.seed is not None
+    spec = EpisodeSpec(env=recipe.env.id, kwargs=recipe.env.kwargs, seed=one.seed, task=one.task)
+    agent = FunctionAgent(lambda view: _recorded_action(seats[view.seat], view))
+    limits = Limits(max_turns=recipe.rollout.max_turns, step_seconds=recipe.rollout.step_seconds)
+    return {trajectory.seat: trajectory for trajectory in finish(_run(spec, agent, limits, recipe.seed))}
+
+
+async def _run(spec: EpisodeSpec, agent: FunctionAgent, limits: Limits, seed: int) -> list[Trajectory]:
+    async with Scheduler(concurrency=1, limits=limits, seed=seed) as scheduler:
+        return await scheduler.run([spec], agent)
+
+
+def _recorded_action(trajectory: Trajectory, view: View) -> Action:
+    """What the seat said then; an episode that goes on for longer than it did is ended."""
+    cut = trajectory.stop if trajectory.stop in _CUT_BY_AGENT else None
+    if view.turn >= len(trajectory.turns):
+        return Action(text="", stop=cut or StopReason.INVALID)
+    turn = trajectory.turns[view.turn]
+    is_last = view.turn == len(trajectory.turns) - 1
+    # A turn that was cut has its text in the ledger, but took no time of the environment, which never saw it.
+    return Action(text=turn.action, stop=cut if is_last and not turn.env_seconds else None)
+
+
+def _compare(recorded: Mapping[str, Trajectory], replayed: Mapping[str, Trajectory]) -> list[Moment]:
+    moments: list[Moment] = []
+    for seat, then in recorded.items():
+        now = replayed.get(seat)
+        pairs = zip_longest(then.turns, now.turns if now is not None else [])
+        moments += [_turn(seat, place, *pair) for place, pair in enumerate(pairs)]
+        ends = (then.final_observation, then.stop.value), now and (now.final_observation, now.stop.value)
+        moments.append(Moment(seat=seat, place="end", action="", recorded=ends[0], replayed=ends[1]))
+    return moments
+
+
+def _turn(seat: str, place: int, then: Turn | None, now: Turn | None) -> Moment:
+    said = then or now
+    return Moment(
+        seat=seat,
+        place=f"turn {place}",
+        action=said.action if said is not None else "",
+        recorded=then and (then.observation, then.reward),
+        replayed=now and (now.observation, now.reward),
+    )
+
+
+def _part(said: tuple[str, float | str] | None, place: int) -> float | str | None:
+    return None if said is None else said[place]

@@ -1,0 +1,204 @@
+"""Checks the trajectories that a run has on disk: what was trained on is what was sampled, by the policy that it was.
+
+tokens     prompts are what the template gives and continue what was there; the sampled ids spell the action
+masks      what counts as sampled is what the ledger says was sampled, and nothing else
+versions   no turn is staler than the recipe allows
+gap        sampler and learner agree on log-probs, under the weights that sampled (where these are kept)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from turnwise.audit.recorded import Recording
+from turnwise.batch import Scores
+from turnwise.envs.check import Finding
+from turnwise.learn.batches import score_in_parts
+from turnwise.policy.text import TextPolicy
+from turnwise.rollout.packing import pack
+from turnwise.rollout.token_checks import Gap, check_batch, check_ledger, check_logprob_gap
+from turnwise.runs.disk import RunFolderError
+from turnwise.train.setup import load_policy, make_renderer
+from turnwise.types import Group, Trajectory
+
+CHECKS = ("tokens", "masks", "versions", "gap")
+TOLERANCE = {"fp32": 1e-3, "bf16": 0.05}
+"""Mean |mu − logprob| that a turn may have: rounding gives about 1e-6 and 1e-2, stale weights more than this."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCheck:
+    """What the checks found in one step."""
+
+    step: int
+    episodes: int = 0
+    tokens: int = 0
+    """Sampled ones."""
+    findings: tuple[Finding, ...] = ()
+    gap: Gap | None = None
+
+    @property
+    def defects(self) -> list[Finding]:
+        """The findings that should not be."""
+        return [finding for finding in self.findings if finding.verdict == "defect"]
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no defect."""
+        return not self.defects
+
+    def as_row(self) -> dict[str, Any]:
+        """The same as plain JSON."""
+        findings = {finding.check: {"verdict": finding.verdict, "text": finding.text} for finding in self.findings}
+        counts = {"step": self.step, "ok": self.ok, "episodes": self.episodes, "tokens": self.tokens}
+        return {**counts, "checks": findings, "gap": None if self.gap is None else asdict(self.gap)}
+
+
+def verify_run(folder: Path, *, steps: Sequence[int] = (), last: int | None = None) -> Iterator[StepCheck]:
+    """Check the recorded steps: those named, the last so many, or all; a folder without any is refused at once."""
+    recording = Recording.open(folder)
+    recording.require_ledgers(steps)
+    chosen = list(steps) or recording.run.rollout_steps()[-(last or 0) :]
+    verifier = Verifier(recording)
+    return (verifier.check(step) for step in chosen)
+
+
+class Verifier:
+    """Checks steps of one recording; it holds one version of the policy at a time."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._version, self._policy = 0, self._load(recording.origin)
+        self._renderer = make_renderer(recording.recipe, self._policy)
+
+    def check(self, step: int) -> StepCheck:
+        """All checks on one step."""
+        try:
+            groups = self._recording.groups(step)
+        except RunFolderError as error:
+            return StepCheck(step=step, findings=(Finding(check="tokens", verdict="defect", text=str(error)),))
+        sound = _sound(groups)
+        gap, finding = self._gap(sound, step)
+        findings = (
+            _judged("tokens", lambda: self._check_tokens(groups)),
+            _judged("masks", lambda: _check_masks(sound)),
+            _judged("versions", lambda: self._check_versions(groups, step)),
+            finding,
+        )
+        played = [trajectory for group in groups for trajectory in group.trajectories]
+        tokens = sum(len(turn.sampled_ids) for trajectory in played for turn in trajectory.turns)
+        return StepCheck(step=step, episodes=len(played), tokens=tokens, findings=findings, gap=gap)
+
+    def _check_tokens(self, groups: Sequence[Group]) -> None:
+        for group in groups:
+            for trajectory in group.trajectories:
+                check_ledger(trajectory, self._renderer)
+
+    def _check_versions(self, groups: Sequence[Group], step: int) -> None:
+        newest = step - 1
+        oldest = max(newest - self._recording.recipe.algorithm.max_lag, 0)
+        for group in groups:
+            for trajectory in group.trajectories:
+                for version in sorted(_versions(trajectory)):
+                    if not oldest <= version <= newest:
+                        raise ValueError(
+                            f"trajectory {trajectory.id!r} has a turn of version {version}, but step {step} may learn "
+                            f"from versions {oldest} to {newest} (algorithm.max_lag)"
+                        )
+
+    def _gap(self, sound: Sequence[Group], step: int) -> tuple[Gap | None, Finding]:
+        by_version = _by_version(sound)
+        if not by_version:
+            return None, Finding(check="gap", verdict="note", text="no episode has log-probs of a sampler")
+        gaps: list[Gap] = []
+        for version, groups in sorted(by_version.items()):
+            if not self._find_weights(version):
+                continue
+            try:
+                gaps.append(self._measure(groups, version, step))
+            except ValueError as error:
+                return None, Finding(check="gap", verdict="defect", text=str(error))
+        if not gaps:
+            return None, Finding(check="gap", verdict="note", text="the weights that sampled are not kept")
+        worst = max(gaps, key=lambda gap: gap.worst)
+        return worst, self._describe(worst)
+
+    def _describe(self, gap: Gap) -> Finding:
+        text = f"mean |mu − logprob| is {gap.mean:.2g}, at worst {gap.worst:.2g} ({gap.place})"
+        if self._overlaps:
+            return Finding(check="gap", verdict="note", text=f"{text}; not judged: weights change while a turn goes on")
+        return Finding(check="gap", verdict="pass", text=text)
+
+    @property
+    def _overlaps(self) -> bool:
+        """With rollouts beside the learning, a turn may be sampled by weights between two versions."""
+        return self._recording.recipe.algorithm.max_lag > 0
+
+    def _measure(self, groups: Sequence[Group], version: int, step: int) -> Gap:
+        batch = pack(groups).to(self._policy.model.device)
+        tolerance = math.inf if self._overlaps else TOLERANCE[self._recording.recipe.model.dtype]
+        tokens, temperature = self._recording.recipe.train.micro_tokens, self._recording.temperature(step)
+        scores = Scores(logprob_T=score_in_parts(self._policy, batch, tokens=tokens, temperature=temperature))
+        return check_logprob_gap(batch, scores, tolerance=tolerance, version=version)
+
+    def _find_weights(self, version: int) -> bool:
+        """Have the policy of a version at hand; False where it is not kept."""
+        if version == self._version:
+            return True
+        checkpoint = self._recording.checkpoint(version) if version else self._recording.origin
+        if checkpoint is None:
+            return False
+        self._version, self._policy = version, self._load(checkpoint)
+        return True
+
+    def _load(self, source: str | Path) -> TextPolicy:
+        """A checkpoint as anyone loads it: with an adapter it is merged in."""
+        recipe = self._recording.recipe
+        return load_policy(recipe.model_copy(update={"model": recipe.model.model_copy(update={"lora": None})}), source)
+
+
+def _judged(check: str, run: Callable[[], None]) -> Finding:
+    try:
+        run()
+    except ValueError as error:
+        return Finding(check=check, verdict="defect", text=str(error))
+    return Finding(check=check, verdict="pass", text="")
+
+
+def _check_masks(sound: Sequence[Group]) -> None:
+    """Packed as for training, the tokens that count as sampled must be the sampled ids of the ledger, in order."""
+    if not sound:
+        return
+    batch = pack(sound)
+    check_batch(batch)
+    turns = [turn for group in sound for trajectory in group.trajectories for turn in trajectory.turns]
+    if batch.ids_T[batch.sampled_T].tolist() != [token for turn in turns for token in turn.sampled_ids]:
+        raise ValueError("the tokens that would be trained on are not those that were sampled; report this as a bug")
+
+
+def _sound(groups: Sequence[Group]) -> list[Group]:
+    """The groups without episodes that failed, which are never trained on."""
+    kept = [
+        Group(id=group.id, trajectories=[t for t in group.trajectories if not t.stop.is_failure]) for group in groups
+    ]
+    return [group for group in kept if group.trajectories]
+
+
+def _versions(trajectory: Trajectory) -> set[int]:
+    return {turn.policy_version for turn in trajectory.turns if turn.logprobs is not None and turn.sampled_ids}
+
+
+def _by_version(groups: Sequence[Group]) -> dict[int, list[Group]]:
+    """Trajectories that one version sampled from beginning to end, by that version."""
+    found: defaultdict[int, list[Group]] = defaultdict(list)
+    for group in groups:
+        for trajectory in group.trajectories:
+            versions = _versions(trajectory)
+            if len(versions) == 1:
+                found[versions.pop()].append(Group(id=trajectory.id, trajectories=[trajectory]))
+    return dict(found)

@@ -1,0 +1,104 @@
+"""How far a run has come: its rows so far, the best of them, what was lost, and the time that is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from turnwise.metrics import Row, number
+
+RECENT = 20
+"""Steps whose pace the time left is reckoned from."""
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """The steps and evaluations of one run: `Progress(steps=100)`, then `add(row)` after every step."""
+
+    steps: int
+    imitates: bool = False
+    """Nothing is played: success in the rows is that of the demonstrations, and no news."""
+    rows: Sequence[Row] = ()
+    evaluations: Sequence[Row] = ()
+    clock: Callable[[], float] = time.monotonic
+    _seconds: list[float] = field(default_factory=list[float])
+    _last: float | None = None
+
+    def add(self, row: Row) -> None:
+        """One more step. A step that was there before came back after a restore: what followed it is forgotten."""
+        self.rows = [*_before(self.rows, row), row]
+        self.evaluations = [each for each in self.evaluations if step_of(each) <= step_of(row)]
+        now = self.clock()
+        # Between the first step and the start lie the loading and the first evaluation: its own time says more.
+        seconds = number(row, "time/step") if self._last is None else now - self._last
+        self._seconds = [*self._seconds, seconds or 0.0][-RECENT:]
+        self._last = now
+
+    def add_evaluation(self, row: Row) -> None:
+        """One more evaluation of held-out tasks."""
+        self.evaluations = [*_before(self.evaluations, row), row]
+
+    @property
+    def step(self) -> int:
+        """The last step that is done."""
+        return step_of(self.rows[-1]) if self.rows else 0
+
+    @property
+    def barren(self) -> str:
+        """Why nothing can have been learned, in words: every episode of every step earned the same."""
+        earned = {number(row, "rollout/reward") for row in self.rows}
+        # Where no episode was sound, nothing was earned at all: that is for the environment's error to explain.
+        if (
+            self.imitates
+            or len(earned) != 1
+            or None in earned
+            or any(number(row, "rollout/success") for row in self.rows)
+        ):
+            return ""
+        cut = max((number(row, "rollout/cut") or 0.0) for row in self.rows)
+        if cut == 1 and not any(number(row, "rollout/turns") for row in self.rows):
+            return "No episode had room for a single turn: the first prompt fills rollout.context. Raise it."
+        limits = "rollout.max_turns, rollout.max_tokens or rollout.context"
+        why = f"; up to {cut:.0%} of a step's episodes ran into a limit ({limits})" if cut else ""
+        return f"No episode succeeded and all earned the same, so there was nothing to learn from{why}. " + (
+            "An easier task, or imitation first (sft), gives it a start."
+        )
+
+    @property
+    def best(self) -> Row | None:
+        """The row with the highest success; the first of equals."""
+        known = [] if self.imitates else [row for row in self.rows if number(row, "rollout/success") is not None]
+        return max(known, key=lambda row: number(row, "rollout/success") or 0.0, default=None)
+
+    @property
+    def lost(self) -> int:
+        """Episodes that faults of the environment took out of the batches."""
+        return sum(map(lost_in, self.rows))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time until the last step at the pace of the recent ones."""
+        if not self._seconds:
+            return None
+        return max(0, self.steps - self.step) * sum(self._seconds) / len(self._seconds)
+
+    @property
+    def success(self) -> list[tuple[int, float]]:
+        """The curve: step and success, where it is known."""
+        known = ((step_of(row), number(row, "rollout/success")) for row in self.rows)
+        return [(step, value) for step, value in known if value is not None and not self.imitates]
+
+
+def step_of(row: Row) -> int:
+    """The step that a row belongs to."""
+    return int(row.get("step") or 0)
+
+
+def lost_in(row: Row) -> int:
+    """Episodes of one step that were lost to faults."""
+    return round((number(row, "rollout/faults") or 0.0) * (number(row, "rollout/episodes") or 0.0))
+
+
+def _before(rows: Sequence[Row], row: Row) -> list[Row]:
+    return [each for each in rows if step_of(each) < step_of(row)]

@@ -1,0 +1,207 @@
+"""How the numbers of a run look: a table, a line, an evaluation, an end. Everything is `Text`: no markup is read."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from rich.table import Column, Table
+from rich.text import Text
+
+from turnwise.console.progress import Progress, lost_in, step_of
+from turnwise.guard.guard import Incident
+from turnwise.metrics import Row, number
+from turnwise.recipe.schema import Recipe
+from turnwise.sources.imitation import IMITATION
+from turnwise.untrusted import printable
+from turnwise.words import counted
+
+SHOWN = 8
+"""Steps in the live table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One number of a step on the screen."""
+
+    label: str
+    metric: str
+    form: str
+    width: int = 5
+
+    def cell(self, row: Row) -> str:
+        """The number as text; a dash where the row has none."""
+        value = number(row, self.metric)
+        return "–" if value is None else format(value, self.form)
+
+
+PLAYED = (
+    Measure(label="success", metric="rollout/success", form="z.3f"),
+    Measure(label="reward", metric="rollout/reward", form="z.3f", width=6),
+    Measure(label="turns", metric="rollout/turns", form=".2f"),
+    Measure(label="clip", metric="loss/clip_fraction", form="z.3f"),
+    Measure(label="KL", metric="loss/sampler_kl", form="z.4f", width=6),
+    Measure(label="KL ref", metric="loss/reference_kl", form="z.4f", width=6),
+    Measure(label="entropy", metric="loss/entropy", form="z.3f"),
+    Measure(label="tokens/s", metric="time/tokens_per_second", form=",.0f", width=7),
+    Measure(label="seconds", metric="time/step", form=".1f"),
+)
+"""Of a step in which episodes were played."""
+
+IMITATED = (
+    Measure(label="loss", metric="loss/policy", form="z.4f", width=6),
+    Measure(label="gradient", metric="train/gradient_norm", form="z.3f"),
+    Measure(label="entropy", metric="loss/entropy", form="z.3f"),
+    Measure(label="tokens/s", metric="time/tokens_per_second", form=",.0f", width=7),
+    Measure(label="seconds", metric="time/step", form=".1f"),
+)
+"""Of a step that learned from demonstrations: nothing was played."""
+
+
+def measures_of(progress: Progress) -> list[Measure]:
+    """What this run has to show: the same in every row, so that rows stay aligned."""
+    measures = IMITATED if progress.imitates else PLAYED
+    return [measure for measure in measures if any(measure.metric in row for row in progress.rows)]
+
+
+def step_table(progress: Progress, *, width: int) -> Table:
+    """The last steps and the best one, with as many measures as the width has room for."""
+    rows, best = progress.rows[-SHOWN:], progress.best
+    measures = measures_of(progress)
+    widths = (max(len(measure.label), measure.width) + 1 for measure in measures)
+    measures = measures[: _fitting(widths, width - len(f"best {progress.steps} faults"))]
+    table = Table(
+        "step", *(measure.label for measure in measures), "faults", box=None, pad_edge=False, padding=(0, 1, 0, 0)
+    )
+    for column in table.columns:
+        column.justify = "right"
+    if best is not None and len(progress.rows) > 1:
+        _add(table, measures, best, f"best {step_of(best)}", "green")
+    for row in rows:
+        _add(table, measures, row, str(step_of(row)), "bold" if row is rows[-1] else "")
+    return table
+
+
+def _fitting(widths: Iterable[int], room: float) -> int:
+    """How many of these fit beside each other."""
+    return sum(end <= room for end in accumulate(widths))
+
+
+def _add(table: Table, measures: Sequence[Measure], row: Row, name: str, style: str) -> None:
+    cells = [name, *(measure.cell(row) for measure in measures), str(lost_in(row))]
+    table.add_row(*map(Text, cells), style=style)
+
+
+def step_line(progress: Progress, guard: str, *, width: int | None = None) -> Text:
+    """The last step in one line, in which every number has its own place; on a narrow screen there are fewer."""
+    row, digits = progress.rows[-1], len(str(progress.steps))
+    first = f"step {progress.step:>{digits}}/{progress.steps}"
+    last = f"left {duration(progress.seconds_left):>7}  guard {printable(guard)}"
+    parts = [f"{measure.label} {measure.cell(row):>{measure.width}}" for measure in measures_of(progress)]
+    parts.append(f"faults {lost_in(row):>2}")
+    room = math.inf if width is None else width - len(f"{first}  {last}")
+    return Text("  ".join([first, *parts[: _fitting((len(part) + 2 for part in parts), room)], last]))
+
+
+def status_line(progress: Progress, phase: str, guard: str) -> Text:
+    """What happens now, below the table."""
+    text = Text(f"{printable(phase)} · step {min(progress.step + 1, progress.steps)} of {progress.steps}")
+    text.append(f" · {duration(progress.seconds_left)} left")
+    if progress.lost:
+        text.append(f" · {counted(progress.lost, 'episode')} lost to faults", "yellow")
+    return text.append(" · guard ").append(printable(guard), "green" if guard in ("healthy", "off") else "yellow")
+
+
+def title(recipe: Recipe) -> Text:
+    """What is trained, where and how."""
+    text = Text(printable(recipe.algorithm.name), "bold").append(f" on {printable(recipe.env.id)}", "bold")
+    size = counted(recipe.rollout.episodes, "episode")
+    if recipe.sft is not None and recipe.algorithm.name == IMITATION.name:
+        size = counted(recipe.sft.batch, "demonstration")
+    steps = counted(recipe.train.steps, "step")
+    return text.append(f" · model {printable(recipe.model.name)} · {steps} of {size}")
+
+
+def incident_line(incident: Incident) -> Text:
+    """What the guard saw and did."""
+    text = Text(f"guard  step {incident.step}  {printable(incident.signal)}: {printable(incident.text)}", "yellow")
+    if incident.action != "none":
+        done = f"{incident.action}, {incident.change}" if incident.change else incident.action
+        text.append(f" → {printable(done)}", "bold red")
+    return text
+
+
+def evaluation_line(row: Row) -> Text:
+    """An evaluation in one line, with intervals."""
+    parts = [f"{label} {_with_interval(row, metric)}" for label, metric in _measures([row])]
+    episodes = counted(round(row.get("eval/episodes") or 0), "episode")
+    tasks = number(row, "eval/tasks")
+    parts.append(episodes if tasks is None else f"{episodes} of {counted(round(tasks), 'different task')}")
+    return Text(f"held-out at step {step_of(row)}: {', '.join(parts)}", "cyan")
+
+
+def evaluation_table(evaluations: Mapping[str, Row]) -> Table:
+    """Evaluations side by side, each under its own heading."""
+    rows = list(evaluations.values())
+    headings = [Column(header=Text(printable(heading))) for heading in evaluations]
+    table = Table("held-out", *headings, box=None, pad_edge=False)
+    for label, metric in _measures(rows):
+        table.add_row(label, *(Text(_with_interval(row, metric)) for row in rows))
+    table.add_row("episodes", *(f"{row.get('eval/episodes') or 0:.0f}" for row in rows))
+    if any("eval/tasks" in row for row in rows):
+        table.add_row("tasks", *(f"{row.get('eval/tasks') or 0:.0f}" for row in rows))
+    return table
+
+
+def _measures(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Label and metric of what was measured; pass@1 is success itself, and no faults are no news."""
+    passes = [name for row in rows for name in row if name.startswith("eval/pass@") and name != "eval/pass@1"]
+    names = ["eval/success", "eval/reward", "eval/turns", "eval/valid", *dict.fromkeys(passes)]
+    known = [name for name in names if any(number(row, name) is not None for row in rows)]
+    known += ["eval/faults"] if any(number(row, "eval/faults") for row in rows) else []
+    return [(name.removeprefix("eval/"), name) for name in known]
+
+
+def _with_interval(row: Row, metric: str) -> str:
+    value, low, high = (number(row, metric + end) for end in ("", "_low", "_high"))
+    if value is None:
+        return "–"
+    return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def outcome_line(evaluations: Sequence[Row]) -> Text:
+    """What held-out tasks say, in one line: before, and now with its interval."""
+    before, now = evaluations[0], evaluations[-1]
+    earlier = f", {_with_interval(before, 'eval/success')} before" if before is not now else ""
+    return Text(f"held-out success {_with_interval(now, 'eval/success')} at step {step_of(now)}{earlier}")
+
+
+def next_steps(recipe: Recipe, folder: Path, progress: Progress, *, briefly: bool = False) -> Text:
+    """Commands that go on from here; briefly, only where the run lies and how to resume one that is not finished."""
+    # The imitation stage of a run lies inside the run's own folder, and it is the run that is resumed.
+    owner = folder.parent if (folder.parent / "meta.json").is_file() else folder
+    run, steps = shlex.quote(str(owner)), recipe.train.steps
+    lines = {"run folder": run}
+    if progress.step < steps:
+        lines["carry on"] = f"turnwise resume {run}"
+    elif not briefly and recipe.algorithm.name == IMITATION.name:
+        lines["try next"] = f"turnwise train env={recipe.env.id} model={shlex.quote(str(folder))}"
+    elif not briefly:
+        config, other = shlex.quote(str(folder / "config.yaml")), "st-ppo" if recipe.algorithm.name == "ppo" else "ppo"
+        lines["evaluate"] = f"turnwise eval {run} --episodes 1000"
+        lines["train further"] = f"turnwise resume {run} train.steps={2 * steps}"
+        lines["try next"] = f"turnwise train {config} algorithm={other} --output {shlex.quote(f'{folder}-{other}')}"
+    return Text("\n".join(f"{label:<14} {printable(command)}" for label, command in lines.items()))
+
+
+def duration(seconds: float | None) -> str:
+    """`75.2` as 1:15, hours only when there are some."""
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

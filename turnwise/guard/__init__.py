@@ -1,0 +1,1 @@
+"""What goes wrong with runs: bounds, signals, collapse, and what the guard does about it."""

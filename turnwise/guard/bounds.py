@@ -1,0 +1,202 @@
+"""What no sound run does: absolute bounds on metrics, for runs that break before they have a past to compare with.
+
+`BOUNDS` is the one place for these numbers, each with its reason. The guard speaks when a metric crosses its bound, the
+report looks for the onset of a collapse there, and a recipe may set others: `guard.bounds: {loss/sampler_kl: 5}`.
+There is none on the clip fraction: rows with narrow clips learn well while they clip 0.9 of their tokens.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+Row = Mapping[str, Any]
+
+RECENT = 5
+"""Earlier steps that say what the metric was."""
+CHANCE = 1e-3
+"""A share counts as gone when so few of its kind would be this unlikely by chance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A number that a metric must not pass, the guard's signal that says so, and the reason for the number."""
+
+    signal: str
+    label: str
+    limit: float
+    why: str
+    below: bool = False
+    """Whether it is passed downwards (reaching the limit is enough), not upwards."""
+    sound: float | None = None
+    """What all recent steps must have been on the right side of: what a run starts with is not a collapse. None: the
+    number is wrong whatever came before."""
+    share: bool = False
+    """A share of the tasks: to be gone it must be too small for chance."""
+    unless_success_holds: bool = False
+    """Learning makes the same move: it counts only where success falls with it, or is nil."""
+    severe: bool = True
+    """Whether the state is lost (a guard that acts restores), or the step was too long (it shrinks the rate)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """A metric beyond its bound: `Crossing(metric="loss/sampler_kl", step=1, now=13.5, before=None, bound=…)`."""
+
+    metric: str
+    step: int
+    now: float
+    before: float | None
+    bound: Bound
+
+    @property
+    def text(self) -> str:
+        """The crossing as a sentence."""
+        if self.before is not None:
+            return f"{self.bound.label} {self.now:.3g} at step {self.step}, {self.before:.3g} before"
+        return f"{self.bound.label} {self.now:.3g} at step {self.step}, above the bound of {self.bound.limit:g}"
+
+
+def find_crossings(rows: Sequence[Row], row: Row, bounds: Mapping[str, Bound] | None = None) -> list[Crossing]:
+    """The bounds that the step crosses, given the steps before it."""
+    known = BOUNDS if bounds is None else bounds
+    found = [_crossing(rows, row, metric, bound) for metric, bound in known.items()]
+    return [crossing for crossing in found if crossing is not None]
+
+
+def _crossing(rows: Sequence[Row], row: Row, metric: str, bound: Bound) -> Crossing | None:
+    now = _number(row, metric)
+    if now is None or not _beyond(now, bound):
+        return None
+    before = None
+    if bound.sound is not None:
+        before = _level_before(rows, metric, bound)
+        if before is None or (bound.share and _is_chance(rows, row, metric, bound, before)):
+            return None
+        if bound.unless_success_holds and _success_holds(rows, row):
+            return None
+    return Crossing(metric=metric, step=int(row["step"]), now=now, before=before, bound=bound)
+
+
+def _beyond(value: float, bound: Bound) -> bool:
+    return value <= bound.limit if bound.below else value > bound.limit
+
+
+def _level_before(rows: Sequence[Row], metric: str, bound: Bound) -> float | None:
+    """Of the recent steps within the bound the one closest to it; None where that was no sound level either."""
+    assert bound.sound is not None
+    values = [value for each in rows if (value := _number(each, metric)) is not None and not _beyond(value, bound)]
+    if not values:
+        return None
+    closest = min(values[-RECENT:]) if bound.below else max(values[-RECENT:])
+    return closest if (closest > bound.sound) == bound.below else None
+
+
+def _is_chance(rows: Sequence[Row], row: Row, metric: str, bound: Bound, before: float) -> bool:
+    """Whether so few would be no wonder. Steps in a row add up: eight tasks that all fail twice are sixteen."""
+    tasks = _tasks(row)
+    for each in reversed(rows):
+        value = _number(each, metric)
+        if value is None or not _beyond(value, bound):
+            break
+        tasks += _tasks(each)
+    return (1 - before) ** tasks >= CHANCE
+
+
+def _success_holds(rows: Sequence[Row], row: Row) -> bool:
+    now, before = (_number(each, "rollout/success") for each in (row, rows[-1]))
+    return now is not None and before is not None and now >= before and now > 0
+
+
+def _tasks(row: Row) -> float:
+    """Tries at one task may all end alike, so tasks are what counts."""
+    return _number(row, "rollout/tasks") or _number(row, "rollout/episodes") or 1.0
+
+
+def _number(row: Row, metric: str) -> float | None:
+    value = row.get(metric)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+BOUNDS: dict[str, Bound] = {
+    "loss/sampler_kl": Bound(
+        signal="kl",
+        label="KL from the sampler",
+        limit=1.5,
+        why="the updates of one step made sampled tokens four times less likely in the mean; runs that learn stay "
+        "under 0.6, and with sixteen updates a step the largest of those that hold is 0.23 in the median",
+    ),
+    "loss/reference_kl": Bound(
+        signal="kl",
+        label="KL to the reference",
+        limit=1000.0,
+        why="the estimate is a mean of p(reference) / p(policy), which is at most 1 in expectation on tokens that the "
+        "policy samples: a thousand says that the policy has given up what it sampled",
+    ),
+    "train/gradient_norm": Bound(
+        signal="gradient-spike",
+        label="gradient norm",
+        limit=1e4,
+        severe=False,
+        why="losses are means, so norms are 0.001 to 100; Adam remembers one of ten thousand for hundreds of updates",
+    ),
+    "loss/entropy": Bound(
+        signal="entropy-cliff",
+        label="entropy",
+        limit=0.005,
+        below=True,
+        sound=0.05,
+        unless_success_holds=True,
+        why="0.005 nats is one text, sampled again and again; ten times less in one step is not a policy that sharpens",
+    ),
+    "rollout/success": Bound(
+        signal="reward-shift",
+        label="success",
+        limit=0.0,
+        below=True,
+        sound=0.1,
+        share=True,
+        why="a policy that solved a tenth of its tasks and now solves none has lost what it knew",
+    ),
+    "rollout/valid": Bound(
+        signal="validity",
+        label="share of valid turns",
+        limit=0.05,
+        below=True,
+        sound=0.1,
+        share=True,
+        why="the share below which `turnwise.guard.collapse` calls a run collapsed",
+    ),
+    "rollout/repetition": Bound(
+        signal="repetition",
+        label="share of repeated text",
+        limit=0.5,
+        sound=0.25,
+        why="half of a turn says again what it has said; sound turns stay under 0.1, long ones under 0.25",
+    ),
+    "rollout/cut": Bound(
+        signal="cut-surge",
+        label="share of episodes that ran into a limit",
+        limit=0.95,
+        sound=0.5,
+        severe=False,
+        why="hardly an episode ends by itself, a step after half of them did",
+    ),
+}
+"""By metric. The first three hold in every step, the others once there is an earlier step to have fallen from."""
+
+
+def bounds_with(limits: Mapping[str, float | None]) -> dict[str, Bound]:
+    """The bounds with other limits; None takes a bound away. ValueError for a metric that has none."""
+    for metric in limits:
+        if metric not in BOUNDS:
+            near = difflib.get_close_matches(metric, BOUNDS, n=1)
+            fix = f"did you mean {near[0]}?" if near else f"choose from {', '.join(BOUNDS)}"
+            raise ValueError(f"guard.bounds: there is no bound on {metric!r}; {fix}")
+    chosen = {metric: limits.get(metric, bound.limit) for metric, bound in BOUNDS.items()}
+    return {metric: replace(BOUNDS[metric], limit=limit) for metric, limit in chosen.items() if limit is not None}

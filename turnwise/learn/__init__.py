@@ -1,0 +1,1 @@
+"""Learning: from groups of episodes to optimiser steps."""

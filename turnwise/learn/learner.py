@@ -1,0 +1,321 @@
+"""The learner: groups of episodes in, a better policy out. It knows the row of an algorithm and no algorithm's name."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from turnwise.algorithm import Algorithm, Loss, apply_filters, compute_credit, compute_loss, make_scale
+from turnwise.batch import Scores, TokenBatch
+from turnwise.learn.batches import micro_batches, minibatches, score_in_parts
+from turnwise.learn.optimizer import Optimizer
+from turnwise.learn.schedule import learning_rate_factor
+from turnwise.ops.diagnostics import TurnTable
+from turnwise.ops.scales import Scale
+from turnwise.ops.values import valued_tokens
+from turnwise.ops.weights import Counts
+from turnwise.policy.critics import Bins, Critic
+from turnwise.policy.text import Reference, TextPolicy
+from turnwise.recipe.schema import Train
+from turnwise.rollout.packing import pack
+from turnwise.types import CUTS, Group, Trajectory
+
+_EQUAL = 1e-6
+"""A variance of returns below this is none: dividing by it would say nothing about the critic."""
+Allows = Callable[..., bool]
+"""The guard's word on one optimiser step: `allows(step=…, update=…, gradient_norm=…, loss=…)`."""
+
+
+@dataclass(kw_only=True)
+class Update:
+    """What one optimiser step did."""
+
+    loss: dict[str, float]
+    table: TurnTable
+    gradient_norm: float
+    critic_gradient_norm: float | None
+    scale: Scale | None
+    taken: bool
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What one step's learning did: numbers for `metrics.jsonl`, and one row per turn index for `turns.jsonl`."""
+
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    turns: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+
+
+class Learner:
+    """Owns policy, critic, reference and optimisers.
+
+    Example:
+
+        learner = Learner(TextPolicy.load("nano"), preset("st-ppo"), Train(learning_rate=5e-4), seed=0)
+        batch = learner.prepare(groups)              # filter, pack, score, credit
+        report = learner.learn(batch, step=1)        # minibatches, losses, optimiser steps
+    """
+
+    def __init__(
+        self,
+        policy: TextPolicy,
+        row: Algorithm,
+        settings: Train,
+        *,
+        seed: int = 0,
+        temperature: float = 1.0,
+        reference: Reference | None = None,
+    ) -> None:
+        self.policy, self.row, self.settings = policy, row, settings
+        self.seed, self.temperature = seed, temperature
+        self.critic = _make_critic(policy, row, settings)
+        self.reference = reference
+        if row.needs_reference and reference is None:
+            self.reference = Reference.base_of(policy) if policy.has_adapter else Reference.copy_of(policy)
+        self.actor = Optimizer(policy.trainable(), betas=settings.betas, weight_decay=settings.weight_decay)
+        self.critic_optimizer = None
+        if self.critic is not None:
+            self.critic_optimizer = Optimizer(self.critic.trainable(), betas=settings.betas, weight_decay=0.0)
+        self.scale = make_scale(row)
+        self.updates = 0
+        """Optimiser steps so far; the critic's warm-up counts by it."""
+        self.rate_factor = 1.0
+        """What the guard has made of the learning rates."""
+        self.hold: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Entered while weights change, so that nothing samples from half of a step."""
+
+    def prepare(self, groups: Sequence[Group]) -> TokenBatch | None:
+        """Filter, pack, score and credit; None when the filters leave nothing to learn from."""
+        kept = apply_filters(self.row, groups)
+        if self.settings.cut == "lost":
+            kept = [replace(group, trajectories=[_lost_if_cut(each) for each in group.trajectories]) for group in kept]
+        if not any(turn.sampled_ids for group in kept for t in group.trajectories for turn in t.turns):
+            return None
+        batch = pack(kept).to(self.policy.model.device)
+        return compute_credit(self.row, self._scored(batch))
+
+    def learn(self, batch: TokenBatch, step: int, allows: Allows | None = None) -> Report:
+        """All optimiser steps that the row takes on one batch."""
+        rng = random.Random(f"{self.seed}:{step}:minibatches")
+        parts = minibatches(batch, epochs=self.row.epochs, count=self.row.minibatches, rng=rng)
+        updates = [self._update(part, step, number, allows) for number, part in enumerate(parts)]
+        return _report(self.row, batch, updates, self._rate(step))
+
+    def score(self, batch: TokenBatch, policy: TextPolicy | Reference | None = None) -> Tensor:
+        """Log-probs of the batch's tokens as the policy gives them now, or another one."""
+        tokens, temperature = self.settings.micro_tokens, self.temperature
+        return score_in_parts(policy or self.policy, batch, tokens=tokens, temperature=temperature)
+
+    # Scoring: what the row needs to know before the first optimiser step, and nothing else.
+
+    @torch.no_grad()
+    def _scored(self, batch: TokenBatch) -> TokenBatch:
+        if self._needs_old():
+            batch = batch.with_(old_T=self.score(batch))
+        if self.reference is not None:
+            batch = batch.with_(ref_T=self.score(batch, self.reference))
+        if self.critic is not None:
+            parts = micro_batches(batch, tokens=self.settings.micro_tokens)
+            assessed = [self.critic.assess(part, self.policy) for part in parts]
+            batch = batch.with_(
+                value_T=torch.cat([_there(part.value_T) for part in assessed]),
+                bootstrap_S=torch.cat([_there(part.bootstrap_S) for part in assessed]),
+            )
+        return batch
+
+    def _needs_old(self) -> bool:
+        """With one update per rollout the old policy is the policy itself, unless credit asks before that."""
+        row = self.row
+        credit_asks = row.mismatch.kind != "none" or any(part.kind == "token-kl" for part in row.reward)
+        return credit_asks or row.updates_per_rollout > 1
+
+    # Optimiser steps.
+
+    def _update(self, batch: TokenBatch, step: int, number: int, allows: Allows | None) -> Update:
+        counts = Counts.of(batch)
+        self.actor.zero_grad()
+        if self.critic_optimizer is not None:
+            self.critic_optimizer.zero_grad()
+        losses = self._backward(batch, counts)
+        scale = None if self.scale is None else self.scale.finish()
+        before = scale.value if scale is not None and scale.apply == "gradient" else 1.0
+        norm = self.actor.clip(self.settings.grad_clip, scale=before)
+        critic_norm = None if self.critic_optimizer is None else self.critic_optimizer.clip(self.settings.grad_clip)
+        total = sum(loss["total"] for loss, _ in losses)
+        worst = norm if critic_norm is None else max(norm, critic_norm, key=_badness)
+        taken = allows is None or allows(step=step, update=number, gradient_norm=worst, loss=total)
+        if taken:
+            self._step(step, scale)
+        table = losses[0][1]
+        for _, more in losses[1:]:
+            table += more
+        added = {name: sum(loss[name] for loss, _ in losses) for name in losses[0][0]}
+        return Update(
+            loss=added, table=table, gradient_norm=norm, critic_gradient_norm=critic_norm, scale=scale, taken=taken
+        )
+
+    def _backward(self, batch: TokenBatch, counts: Counts) -> list[tuple[dict[str, float], TurnTable]]:
+        """Add the gradient of each micro-batch; returns the parts of its loss and its diagnostics."""
+        tokens, read = self.settings.micro_tokens, list[tuple[dict[str, float], TurnTable]]()
+        moving, idle = _split(batch) if self.row.moves_by_advantage_alone else (batch, None)
+        for part in micro_batches(moving, tokens=tokens):
+            loss = self._loss(part, counts)
+            loss.total.backward()
+            read.append((_numbers(loss), loss.table))
+        if idle is not None:  # it has no gradient, but scales and diagnostics are those of the whole minibatch
+            with torch.no_grad():
+                losses = [self._loss(part, counts) for part in micro_batches(idle, tokens=tokens)]
+            read += [(_numbers(loss), loss.table) for loss in losses]
+        return read
+
+    def _loss(self, part: TokenBatch, counts: Counts) -> Loss:
+        """The loss of one micro-batch, which the step's scale has observed."""
+        scores = self._scores(part)
+        if part.old_T is None:
+            part = part.with_(old_T=scores.logprob_T.detach())
+        loss = compute_loss(self.row, part, scores, counts=counts)
+        if self.scale is not None:
+            self.scale.observe(
+                bias=loss.bias,
+                coefficient_T=loss.bias_T,
+                logprob_T=scores.logprob_T,
+                collision_T=scores.collision_T,
+                parameters=list(self.actor.parameters.values()),
+                table=loss.table,
+            )
+        return loss
+
+    def _scores(self, part: TokenBatch) -> Scores:
+        full_kl = any(part.options.get("estimator") == "full" for part in self.row.regularizers)
+        return self.policy.score(
+            part,
+            temperature=self.temperature,
+            entropy=True,
+            collision=self.row.needs_collision,
+            reference=self.reference if full_kl else None,
+            critic=self.critic,
+        )
+
+    def _step(self, step: int, scale: Scale | None) -> None:
+        with self.hold():
+            if self.updates >= self.row.critic.warmup or self.critic is None:
+                # The scale multiplies what the optimiser does, not what it is given: Adam would divide it out again.
+                taken = scale.value if scale is not None and scale.apply == "step" else 1.0
+                self.actor.step(self._rate(step) * taken)
+            if self.critic_optimizer is not None:
+                self.critic_optimizer.step(self.settings.critic_learning_rate * self._factor(step) * self.rate_factor)
+        self.updates += 1
+
+    def _rate(self, step: int) -> float:
+        return self.settings.learning_rate * self._factor(step) * self.rate_factor
+
+    def _factor(self, step: int) -> float:
+        settings = self.settings
+        return learning_rate_factor(step, total=settings.steps, warmup=settings.warmup, schedule=settings.schedule)
+
+    # State, for checkpoints.
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is not a tensor."""
+        scale = None if self.scale is None else self.scale.state_dict()
+        return {"updates": self.updates, "scale": scale}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state_dict()`."""
+        self.updates = int(state["updates"])
+        if self.scale is not None and state["scale"] is not None:
+            self.scale.load_state_dict(state["scale"])
+
+
+def _make_critic(policy: TextPolicy, row: Algorithm, settings: Train) -> Critic | None:
+    if not row.needs_critic:
+        return None
+    bins = Bins.of(row)
+    if settings.critic == "shared":
+        return Critic.shared(policy, bins=bins)
+    return Critic.separate(policy.model, bins=bins)
+
+
+def _lost_if_cut(trajectory: Trajectory) -> Trajectory:
+    """Nothing follows where one of our limits ended the episode; what the environment cut may go on."""
+    return replace(trajectory, bootstrap=0.0) if trajectory.stop in CUTS else trajectory
+
+
+def _split(batch: TokenBatch) -> tuple[TokenBatch, TokenBatch | None]:
+    """Sequences with an advantage anywhere (at least one, so that there is a loss), and those without a gradient.
+
+    An episode whose first prompt did not fit has no tokens: no model can be run on such sequences alone.
+    """
+    assert batch.advantage_T is not None
+    moves_T = batch.sampled_T & (batch.advantage_T != 0)
+    spoken = (batch.length_S > 0).nonzero().flatten().tolist()
+    moving = batch.sequence_T[moves_T].unique().tolist() or spoken[:1]
+    idle = sorted(set(range(batch.sequences)) - set(moving))
+    if not set(spoken) - set(moving):
+        return batch, None
+    return batch.select(moving), batch.select(idle)
+
+
+def _there(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor
+
+
+def _badness(norm: float) -> tuple[bool, float]:
+    """NaN is the worst of all norms."""
+    return norm != norm, norm
+
+
+def _numbers(loss: Loss) -> dict[str, float]:
+    numbers = {"total": float(loss.total.detach()), "policy": float(loss.policy)}
+    numbers |= {f"{kind}_term": float(penalty) for kind, penalty in loss.regularizers.items()}
+    return numbers if loss.value is None else {**numbers, "value": float(loss.value)}
+
+
+def _report(row: Algorithm, batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report:
+    table = updates[0].table
+    for update in updates[1:]:
+        table += update.table
+    metrics = {f"loss/{name}": _mean([update.loss[name] for update in updates]) for name in updates[0].loss}
+    del metrics["loss/total"]
+    norms = [update.gradient_norm for update in updates]
+    metrics |= table.totals() | {
+        "train/updates": float(len(updates)),
+        "train/skipped": float(sum(not update.taken for update in updates)),
+        "train/gradient_norm": _mean(norms),
+        "train/gradient_norm_max": max(norms, key=_badness),
+        "train/learning_rate": rate,
+        "train/sequences": float(batch.sequences),
+        "train/tokens": float(batch.tokens),
+    }
+    critic_norms = [update.critic_gradient_norm for update in updates if update.critic_gradient_norm is not None]
+    if critic_norms:
+        metrics["train/critic_gradient_norm"] = _mean(critic_norms)
+        metrics["train/explained_variance"] = explained_variance(batch, row.critic.level)
+    scales = [update.scale for update in updates if update.scale is not None]
+    if scales:
+        metrics["train/scale"] = _mean([scale.value for scale in scales])
+        metrics["train/scale_min"] = min(scale.value for scale in scales)
+        metrics[scales[0].metric] = _mean([scale.measured for scale in scales])
+    return Report(metrics=metrics, turns=table.rows())
+
+
+def explained_variance(batch: TokenBatch, level: Literal["none", "token", "turn"] = "token") -> float:
+    """1 − Var(return − value) / Var(return) where a critic of this level is trained: 1 is perfect, 0 knows the mean."""
+    if batch.value_T is None or batch.return_T is None or level == "none":
+        return 0.0
+    valued_T = valued_tokens(batch, level)
+    returns = batch.return_T[valued_T].double()
+    errors = returns - batch.value_T[valued_T].double()
+    spread = float(returns.var(correction=0))
+    return 1 - float(errors.var(correction=0)) / spread if spread > _EQUAL else 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,1 @@
+"""Recipes: what a run is told, read from YAML and checked before anything runs."""

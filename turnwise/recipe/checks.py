@@ -1,0 +1,170 @@
+"""What is wrong with a recipe: one line for each mistake, with the key, what was given and what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from types import NoneType
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from turnwise.algorithm import Algorithm, Part, resolve
+from turnwise.algorithm.parts import function_of
+from turnwise.envs.registry import check, find
+from turnwise.outside import is_unread
+from turnwise.recipe.layers import Layer
+from turnwise.recipe.schema import EnvChoice, Recipe
+from turnwise.words import counted
+
+_PLACE = re.compile(r"[\w.]+:\w+")  # module:Class, an environment of the user's own
+
+
+def check_keys(layer: Layer) -> None:
+    """Refuse a key that does not exist, at any depth."""
+    _check_keys(layer, layer.choices, Recipe, ())
+
+
+def explain_mistakes(error: ValidationError, layers: list[Layer]) -> str:
+    """What the types found, one line each, with the file that said it last."""
+    return "\n".join(_readable(item, layers) for item in error.errors())
+
+
+def check_env_name(env_id: str) -> None:
+    """Refuse an environment that does not exist; one of the user's own is found when it is built."""
+    try:
+        find(env_id)
+    except ValueError as error:
+        if not (_PLACE.fullmatch(env_id) and isinstance(error.__cause__, ImportError | AttributeError)):
+            raise ValueError(f"env.id: {error}") from None
+
+
+def check_together(recipe: Recipe) -> None:
+    """What only several keys together can get wrong, and needs no model to see."""
+    from turnwise.guard.guard import Guard  # here, because it imports torch
+
+    resolve(recipe.algorithm)
+    Guard(recipe.guard)  # it knows its signals
+    _check_groups(recipe)
+    _check_env(recipe.env, evaluated=recipe.eval.episodes > 0)
+
+
+def find_doubts(recipe: Recipe, *, context: int | None = None) -> list[str]:
+    """What is allowed but hardly meant, in words; `context` are the tokens that an episode has room for."""
+    return [*_training_doubts(recipe), *evaluation_doubts(recipe), *_room_doubts(recipe, context)]
+
+
+def evaluation_doubts(recipe: Recipe) -> Iterator[str]:
+    """Those about how held-out tasks are played."""
+    evaluate = recipe.eval
+    if evaluate.tries > 1 and evaluate.temperature == 0 and evaluate.episodes:
+        yield (
+            f"eval.tries={evaluate.tries} at eval.temperature=0 plays the same episode {evaluate.tries} times; set "
+            "eval.tries=1 or a temperature above 0"
+        )
+
+
+def _training_doubts(recipe: Recipe) -> Iterator[str]:
+    train = recipe.train
+    if train.warmup >= train.steps:
+        yield (
+            f"train.warmup={train.warmup} leaves none of the {counted(train.steps, 'step')} at the full learning rate; "
+            "lower it"
+        )
+    if train.cut == "bootstrap" and not recipe.algorithm.needs_critic:
+        yield (
+            f"train.cut=bootstrap asks the critic what follows a cut, and {recipe.algorithm.name} has no critic: it "
+            "does nothing; set train.cut=lost, or choose an algorithm with a critic"
+        )
+
+
+def _room_doubts(recipe: Recipe, context: int | None) -> Iterator[str]:
+    most = recipe.rollout.max_tokens
+    if context is not None and most >= context:
+        yield f"rollout.max_tokens={most} is all that an episode has room for ({context} tokens) or more; lower it"
+
+
+def _check_keys(layer: Layer, choices: Any, model: type[BaseModel], place: tuple[str, ...]) -> None:
+    if not isinstance(choices, Mapping):
+        return  # of the wrong type, which the types themselves say better
+    extra = ("preset",) if model is Algorithm else ()
+    for key, value in choices.items():
+        if key not in model.model_fields and key not in extra:
+            raise ValueError(layer.said_in + _unknown_key(str(key), [*model.model_fields, *extra], place))
+        section = None if key in extra else section_of(model.model_fields[key].annotation)
+        if section is not None:
+            _check_keys(layer, value, section, (*place, str(key)))
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section behind a field's type, `Sft | None` included; parts of an algorithm check their own options."""
+    options = [option for option in get_args(annotation) or (annotation,) if option is not NoneType]
+    found = options[0] if len(options) == 1 else None
+    return found if isinstance(found, type) and issubclass(found, BaseModel) and found is not Part else None
+
+
+def _unknown_key(key: str, keys: list[str], place: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(key, keys, n=1)
+    nearest = ".".join((*place, close[0])) if close else _in_a_section(key)
+    hint = f"did you mean {nearest}? " if nearest else ""
+    where = f"The keys of {'.'.join(place)}" if place else "The keys"
+    return f"unknown key {'.'.join((*place, key))}; {hint}{where} are {', '.join(keys)}."
+
+
+def _in_a_section(key: str) -> str:
+    """The key with its section in front, where one has it: `steps` was meant for `train.steps`."""
+    sections = {name: section_of(field.annotation) for name, field in Recipe.model_fields.items()}
+    return next((f"{name}.{key}" for name, section in sections.items() if section and key in section.model_fields), "")
+
+
+def _readable(item: Any, layers: list[Layer]) -> str:
+    """One mistake that the types found."""
+    place = tuple(str(step) for step in item["loc"])
+    said_in = next((layer.said_in for layer in reversed(layers) if _says(layer.choices, place)), "")
+    given, message = f"{said_in}{'.'.join(place)} is {item['input']!r}", str(item["msg"])
+    if item["type"] == "model_type":
+        return f"{given}; it should be a mapping such as {{{_first_key(place)}: ...}}"
+    return f"{given}; {message.replace('Input', 'it', 1).removeprefix('Value error, ')}"
+
+
+def _says(choices: Any, place: tuple[str, ...]) -> bool:
+    for step in place:
+        if not isinstance(choices, Mapping) or step not in choices:
+            return not isinstance(choices, Mapping)
+        choices = choices[step]
+    return True
+
+
+def _first_key(place: tuple[str, ...]) -> str:
+    model: type[BaseModel] | None = Recipe
+    for step in place:
+        model = section_of(model.model_fields[step].annotation) if model else None
+    return next(iter(model.model_fields)) if model else "key"
+
+
+def _check_groups(recipe: Recipe) -> None:
+    sampling, episodes = recipe.algorithm.sampling, recipe.rollout.episodes
+    if is_unread(sampling.kind):
+        return
+    size = function_of("sampling", sampling.kind)(**sampling.options).tries
+    if episodes % size:
+        below, above = episodes // size * size, (episodes // size + 1) * size
+        nearest = f"{below} or {above}" if below else above
+        raise ValueError(
+            f"rollout.episodes is {episodes}, which does not hold whole groups of {size} tries (algorithm.sampling); "
+            f"set it to {nearest}"
+        )
+
+
+def _check_env(env: EnvChoice, *, evaluated: bool) -> None:
+    try:
+        find(env.id)
+    except ValueError:  # of the user's own
+        return
+    held_out = env.held_out if evaluated else {}
+    for key, arguments in (("kwargs", env.kwargs), ("held_out", {**env.kwargs, **held_out})):
+        try:
+            check(env.id, arguments)
+        except ValueError as error:
+            raise ValueError(f"env.{key}: {error}") from None

@@ -1,0 +1,166 @@
+"""Recipes as files: YAML that builds on YAML, changed from the command line, and checked before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from turnwise.algorithm import Algorithm, find_algorithm, preset
+from turnwise.envs.registry import accepts
+from turnwise.policy.models import is_small
+from turnwise.recipe.checks import check_env_name, check_keys, check_together, explain_mistakes
+from turnwise.recipe.layers import Layer, join, read_layers
+from turnwise.recipe.schema import EnvChoice, ModelChoice, Recipe
+from turnwise.runs.checkpoints import Checkpoints
+from turnwise.runs.folder import CONFIG, META
+from turnwise.strict_yaml import parse, read_text
+from turnwise.trust import require_trust
+
+DEFAULT_ALGORITHM = "turn-ppo-drift"
+"""What trains when nobody says what should: the row that held in most of our runs (docs/stability.md)."""
+
+_ABSENT = "absent"
+
+
+def load_recipe(source: str | Path | None, overrides: Mapping[str, Any] | None = None) -> Recipe:
+    """The recipe of a file with changes on top; None starts from the defaults.
+
+    `load_recipe("recipes/search-nano.yaml", {"algorithm": "grpo", "train": {"steps": 200}})`
+    """
+    layers = read_layers(None if source is None else Path(source), overrides or {})
+    if source is not None:
+        require_trust(Path(source), [layer.choices for layer in layers if layer.file is not None])
+    for layer in layers:
+        check_keys(layer)
+    check_env_name(_said(join(layers), "env", "id", EnvChoice().id))  # before the algorithm, which imports torch
+    algorithm = _algorithm(layers)
+    try:
+        recipe = Recipe.model_validate({**join([_unsaid(join(layers)), *layers]), "algorithm": algorithm})
+    except ValidationError as error:
+        raise ValueError(explain_mistakes(error, layers)) from None
+    recipe = _starting_from_weights(recipe)
+    check_together(recipe)
+    return recipe
+
+
+def newest_weights(run: Path) -> Path:
+    """The newest whole checkpoint of a run; that of its imitation stage while reinforcement has none."""
+    for stage in (run, run / "sft"):
+        if (checkpoint := Checkpoints(stage / "checkpoints").latest()) is not None:
+            return checkpoint
+    raise ValueError(f"{run} has no whole checkpoint yet; carry on with `turnwise resume {run}`")
+
+
+def dump_recipe(recipe: Recipe) -> str:
+    """The whole recipe as YAML, every default written out; `load_recipe` reads it back as it was."""
+    return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def differences(first: Recipe, second: Recipe) -> list[str]:
+    """What changed from one recipe to another, such as `train.steps: 16 → 200`."""
+    return plain_differences(first.model_dump(mode="json"), second.model_dump(mode="json"))
+
+
+def plain_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """The same for two recipes as `config.yaml` keeps them."""
+    before, after = dict(_leaves(dict(first))), dict(_leaves(dict(second)))
+    return [
+        f"{key}: {before.get(key, _ABSENT)} → {after.get(key, _ABSENT)}"
+        for key in dict.fromkeys((*before, *after))
+        if before.get(key, _ABSENT) != after.get(key, _ABSENT)
+    ]
+
+
+def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    if not (isinstance(value, dict) and value):
+        yield place, json.dumps(value, ensure_ascii=False)
+        return
+    for key, inner in value.items():
+        yield from _leaves(inner, f"{place}.{key}" if place else key)
+
+
+def _starting_from_weights(recipe: Recipe) -> Recipe:
+    """A run folder as the model stands for its newest weights: they are written down, as the run may go on."""
+    folder = Path(recipe.model.name)
+    if not (folder / META).is_file():
+        return recipe
+    model = recipe.model.model_copy(update={"name": str(newest_weights(folder))})
+    return recipe.model_copy(update={"model": model})
+
+
+def _unsaid(choices: Mapping[str, Any]) -> Layer:
+    """Defaults that depend on other choices: the rates of our small models, and no split where there is none."""
+    model, env = _said(choices, "model", "name", ModelChoice().name), _said(choices, "env", "id", "")
+    usual: dict[str, Any] = {}
+    if is_small(_origin(model)):
+        usual["train"] = {"learning_rate": 3e-4, "critic_learning_rate": 1e-3}
+    with suppress(ValueError):  # an unknown environment is spoken of later
+        if not accepts(env, "split"):
+            usual["env"] = {"id": env, "held_out": {}}
+    return Layer(choices=usual)
+
+
+def _origin(model: str) -> str:
+    """The model that a run or one of its checkpoints began with; any other model is its own origin."""
+    seen: list[str] = []
+    while model not in seen and (run := _run_of(Path(model))) is not None:
+        seen.append(model)
+        with suppress(OSError, ValueError):  # a damaged run is spoken of when it is loaded
+            model = _said(parse(read_text(run / CONFIG)), "model", "name", model)
+    return model
+
+
+def _run_of(folder: Path) -> Path | None:
+    """The run that a folder is, or that it is a checkpoint of."""
+    owners = (folder, folder.parent.parent if folder.parent.name == "checkpoints" else folder)
+    return next((owner for owner in owners if (owner / META).is_file()), None)
+
+
+def _said(choices: Mapping[str, Any], section: str, key: str, default: str) -> str:
+    """A text of a section; wrong types are spoken of later."""
+    content = choices.get(section)
+    said = content.get(key, default) if isinstance(content, Mapping) else default
+    return said if isinstance(said, str) else default
+
+
+def _algorithm(layers: list[Layer]) -> Algorithm:
+    row: Algorithm | None = None
+    for layer in layers:
+        if "algorithm" in layer.choices:
+            try:
+                row = _changed(row, layer.choices["algorithm"], layer.file)
+            except ValueError as error:
+                raise ValueError(f"{layer.said_in}{_in_algorithm(str(error))}") from None
+    return row or preset(DEFAULT_ALGORITHM)
+
+
+def _changed(row: Algorithm | None, choice: Any, file: Path | None) -> Algorithm:
+    """The row after a layer: a preset or a file starts anew, axes alone change what is there."""
+    if not isinstance(choice, Mapping):
+        raise ValueError(
+            f"it is {choice!r}; write a preset, a YAML file, or axes such as {{preset: st-ppo, epochs: 4}}"
+        )
+    axes = {key: value for key, value in choice.items() if key != "preset"}
+    if "preset" in choice:
+        return _find(str(choice["preset"]), file).override(axes)
+    if row is None and file is not None and "advantage" in axes:
+        return Algorithm.of(axes)  # a row of its own, as a file of an algorithm is
+    return (row or preset(DEFAULT_ALGORITHM)).override(axes)
+
+
+def _find(name: str, file: Path | None) -> Algorithm:
+    """A preset, or a file beside the recipe that names it."""
+    if file is None or not name.endswith((".yaml", ".yml")):
+        return find_algorithm(name)
+    return find_algorithm(str(file.parent / name))
+
+
+def _in_algorithm(message: str) -> str:
+    message = message.replace("Input should", "it should")
+    return f"algorithm.{message}" if message.startswith(tuple(Algorithm.model_fields)) else f"algorithm: {message}"

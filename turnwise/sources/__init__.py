@@ -1,0 +1,1 @@
+"""Where a step's data comes from: episodes that are played, demonstrations, files."""

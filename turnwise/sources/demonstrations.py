@@ -1,0 +1,129 @@
+"""Demonstrations: what the environment's scripted expert does, in the tokens by which a model would have done it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from turnwise.envs.faults import close_quietly
+from turnwise.envs.process import EnvSource
+from turnwise.policy.rendering import Conversation, Renderer
+from turnwise.recipe.schema import EnvChoice
+from turnwise.rollout.agents import OracleAgent
+from turnwise.rollout.episode import EpisodeSpec, Limits
+from turnwise.rollout.scheduler import RolloutStats, Scheduler
+from turnwise.types import Group, Turn
+from turnwise.waiting import finish
+
+_SEEDS = range(2**31)
+"""Environments of other libraries take no larger seeds."""
+
+
+def expert_groups(
+    env: EnvChoice,
+    renderer: Renderer,
+    *,
+    count: int,
+    max_turns: int,
+    seed: int,
+    only_success: bool = True,
+    room: int | None = None,
+    note: Callable[[str], None] | None = None,
+) -> list[Group]:
+    """The expert's episodes, one trajectory to a group, ready for `pack`: sampled ids without log-probs.
+
+    `count` episodes are played, so fewer come out where some fail; `note` is told how many did. One that is longer
+    than `room` tokens is refused.
+    """
+    _require_expert(env)
+    specs = _specs(env, count=count, seed=seed)
+    played, stats = finish(_play(specs, max_turns=max_turns, seed=seed))
+    kept = [group for group in played if _is_kept(group, only_success=only_success)]
+    if not kept:
+        raise ValueError(_nothing_kept(env, stats, max_turns=max_turns))
+    if note is not None and len(kept) < len(played):
+        note(f"{len(played) - len(kept)} of {len(played)} demonstrations in {env.id} failed and are left out")
+    for group in kept:
+        conversation = renderer.open()
+        for turn in group.trajectories[0].turns:
+            add_tokens(turn, conversation)
+    longest = max(longest_sequence(group.trajectories[0].turns) for group in kept)
+    if room is not None and longest > room:
+        raise ValueError(
+            f"a demonstration in {env.id} has {longest} tokens but the model has room for {room}; lower "
+            "rollout.max_turns, or choose another model"
+        )
+    return kept
+
+
+def longest_sequence(turns: Sequence[Turn]) -> int:
+    """Tokens of the longest sequence that these turns make: a rewritten history begins another one."""
+    longest = length = 0
+    for turn in turns:
+        length = (0 if turn.restarts else length) + len(turn.prompt_ids) + len(turn.sampled_ids)
+        longest = max(longest, length)
+    return longest
+
+
+def add_tokens(turn: Turn, conversation: Conversation) -> None:
+    """Fill in a turn's tokens from its texts, as if a model had sampled them; the conversation moves on by one turn."""
+    prompt = conversation.observe(turn.observation)
+    turn.prompt_ids, turn.restarts = prompt.ids, prompt.restarts
+    turn.sampled_ids = spell(conversation.renderer, turn.action)
+    turn.action = conversation.record(turn.sampled_ids)
+
+
+def spell(renderer: Renderer, text: str) -> list[int]:
+    """The tokens by which a model says `text`: the tokenizer's own, then the one that ends a turn."""
+    return end_turn(renderer, renderer.shield(_without_opening(renderer.opening, text)))
+
+
+def end_turn(renderer: Renderer, shielded: str) -> list[int]:
+    """The tokens of a turn that is shielded already, but for special tokens that the model should say."""
+    end = renderer.stop_ids[0] if renderer.end_id is None else renderer.end_id
+    return [*renderer.encode(shielded), end]
+
+
+def _without_opening(opening: str, text: str) -> str:
+    """What the generation prompt has already written (`<think>` and a line break) is not said again."""
+    word = opening.rstrip()
+    if not word or not text.startswith(word):
+        return text
+    return text.removeprefix(word).removeprefix(opening.removeprefix(word))
+
+
+def _require_expert(env: EnvChoice) -> None:
+    built = EnvSource(env=env.id, kwargs=env.kwargs).build()
+    try:
+        if not built.has_oracle():
+            raise ValueError(
+                f"{env.id} has no scripted expert to imitate; give sft.chats a JSONL file of chats, or leave sft out"
+            )
+    finally:
+        close_quietly(built)
+
+
+def _specs(env: EnvChoice, *, count: int, seed: int) -> list[EpisodeSpec]:
+    seeds = Random(f"demonstrations:{seed}").sample(_SEEDS, count)
+    return [EpisodeSpec(env=env.id, kwargs=env.kwargs, seed=number) for number in seeds]
+
+
+async def _play(specs: list[EpisodeSpec], *, max_turns: int, seed: int) -> tuple[list[Group], RolloutStats]:
+    async with Scheduler(limits=Limits(max_turns=max_turns), seed=seed) as scheduler:
+        return await scheduler.run_groups(specs, OracleAgent()), scheduler.stats
+
+
+def _is_kept(group: Group, *, only_success: bool) -> bool:
+    """Faults are never learnt from, nor is an episode that asked for no turn."""
+    trajectory = group.trajectories[0]
+    whole = bool(trajectory.turns) and not trajectory.stop.is_failure
+    return whole and (trajectory.success or not only_success)
+
+
+def _nothing_kept(env: EnvChoice, stats: RolloutStats, *, max_turns: int) -> str:
+    error = stats.last_error.get(env.id)
+    cause = f"the last error: {error}" if error else f"it may need more than rollout.max_turns={max_turns}"
+    return (
+        f"the expert of {env.id} succeeded in none of {stats.episodes} episodes ({cause}); "
+        f"`turnwise check-env {env.id}` shows what is wrong, or give sft.chats a file of chats"
+    )

@@ -1,0 +1,66 @@
+"""Imitation: the row that learns from demonstrations, and which of them each step sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from turnwise.algorithm import Algorithm, Part
+from turnwise.recipe.schema import Recipe, Sft
+from turnwise.types import Group
+
+IMITATION = Algorithm(
+    name="imitation",
+    advantage=Part(kind="return-to-go"),  # every row has credit; nll never reads it
+    surrogate=Part(kind="nll"),
+)
+"""Maximise the log-prob of every demonstrated token, each counting the same; no critic, no reference."""
+
+
+class Imitation:
+    """Demonstrations as a source of batches: epochs shuffled anew, a short last batch kept.
+
+    Example: 5 demonstrations with `Sft(batch=2, epochs=3)` make 9 steps, of 2, 2 and 1 demonstrations in turn.
+    """
+
+    def __init__(self, groups: Sequence[Group], sft: Sft, *, seed: int) -> None:
+        if not groups:
+            raise ValueError("there are no demonstrations; raise sft.demonstrations or give sft.chats a file of chats")
+        self._groups, self._batch, self._epochs, self._seed = list(groups), sft.batch, sft.epochs, seed
+
+    @property
+    def steps(self) -> int:
+        """Optimiser steps in all."""
+        return self._epochs * self._steps_per_epoch
+
+    def groups(self, step: int) -> list[Group]:
+        """What step `step` learns from, counted from 1: a function of (seed, step), whatever was asked before."""
+        if not 1 <= step <= self.steps:
+            raise ValueError(f"imitation has steps 1 to {self.steps}, not {step}; raise sft.epochs for more")
+        epoch, place = divmod(step - 1, self._steps_per_epoch)
+        order = list(range(len(self._groups)))
+        Random(f"imitation:{self._seed}:{epoch}").shuffle(order)
+        return [self._groups[index] for index in order[place * self._batch :][: self._batch]]
+
+    @property
+    def _steps_per_epoch(self) -> int:
+        return -(-len(self._groups) // self._batch)
+
+
+def require_sft(recipe: Recipe) -> Sft:
+    """The recipe's imitation stage; ValueError where it has none."""
+    if recipe.sft is None:
+        raise ValueError("the recipe has no imitation stage; add an sft section, such as sft: {demonstrations: 512}")
+    return recipe.sft
+
+
+def sft_recipe(recipe: Recipe, *, steps: int) -> Recipe:
+    """The imitation stage as a recipe of its own, for the same loop; `steps` are those of its `Imitation`."""
+    sft = require_sft(recipe)
+    changes = {
+        "steps": steps,
+        "learning_rate": sft.learning_rate,
+        "warmup": sft.warmup,
+        "schedule": sft.schedule,
+    }
+    return recipe.model_copy(update={"algorithm": IMITATION, "train": recipe.train.model_copy(update=changes)})
