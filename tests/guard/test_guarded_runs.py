@@ -10,9 +10,10 @@ from torch import Tensor
 
 from tests.train.small_runs import ENVS, rows, run
 from turnwise.batch import TokenBatch
+from turnwise.learn import learner
 from turnwise.learn.learner import Learner, Report
 from turnwise.policy.text import TextPolicy
-from turnwise.train import learner, stages
+from turnwise.train import stages
 
 STEPS, WRONG = 30, 20
 """How long a run is, and the first step in which something is wrong. By then the agent succeeds nearly always."""

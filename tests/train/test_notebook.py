@@ -17,7 +17,7 @@ from turnwise.audit.replay import replay_step
 from turnwise.audit.replay_episode import replay_episode
 from turnwise.audit.verify import verify_run
 from turnwise.envs.play import play_in_terminal
-from turnwise.train import player
+from turnwise.sources import player
 from turnwise.train.stages import evaluate_model, imitate, resume, train
 from turnwise.waiting import LoopRunner, finish
 

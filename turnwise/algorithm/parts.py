@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model
 from turnwise.outside import is_unread, load
 
 _HOMES = {
-    "sampling": "sampling:SAMPLING",
+    "sampling": "tries:SAMPLING",
     "filters": "filters:FILTERS",
     "reward": "rewards:REWARDS",
     "advantage": "advantages:ADVANTAGES",

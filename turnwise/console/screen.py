@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
+from turnwise.console import views
 from turnwise.console.chart import draw_curve
 from turnwise.console.progress import Progress, step_of
 from turnwise.console.samples import episode_text
@@ -23,7 +24,6 @@ from turnwise.metrics import Row
 from turnwise.recipe.schema import Recipe
 from turnwise.runs.journal import read_journal
 from turnwise.sources.imitation import IMITATION
-from turnwise.train import console_views as views
 from turnwise.types import Trajectory
 from turnwise.untrusted import printable
 from turnwise.words import counted
