@@ -18,7 +18,7 @@ from turnwise.algorithm import preset
 from turnwise.runs import RunFolder, write_groups
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
-NANO = Path(turnwise.policy.__path__[0]) / "nano" / "weights"
+NANO = Path(turnwise.policy.__path__[0]) / "weights" / "nano"
 META = {"schema": 1, "turnwise": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "threads": 1, "device": "cpu"}
 OBSERVATION = "Question: In which country lies the town of Mahis? You may search before you answer."
 RESULT = "Mahis is a town in the north of Belarus, on the river Drut; it had 11,400 inhabitants in 2009."
