@@ -74,9 +74,7 @@ def update(row: Algorithm, batch: TokenBatch, logprob_T: torch.Tensor, value_T: 
     loss = compute_loss(row, batch, scores)
     scale = make_scale(row)
     if scale is not None:
-        scale.observe(
-            bias=loss.bias, coefficient_T=loss.bias_T, logprob_T=logprob_T.detach(), collision_T=scores.collision_T
-        )
+        scale.observe(loss, scores)
         scale.finish()
     loss.total.backward()
 

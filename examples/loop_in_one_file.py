@@ -17,7 +17,16 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from turnwise.algorithm import Loss, apply_filters, compute_credit, compute_loss, find_algorithm, make_scale, resolve
+from turnwise.algorithm import (
+    Loss,
+    Need,
+    apply_filters,
+    compute_credit,
+    compute_loss,
+    find_algorithm,
+    make_scale,
+    resolve,
+)
 from turnwise.batch import Scores, TokenBatch
 from turnwise.engine.contract import SamplingParams
 from turnwise.engine.serving import EngineServer
@@ -102,7 +111,7 @@ def minibatches(batch: TokenBatch, rng: random.Random) -> Iterator[TokenBatch]:
 
 def update(batch: TokenBatch) -> dict[str, float]:
     """One optimiser step; returns the diagnostics of the loss."""
-    scores = policy.score(batch, entropy=True, collision=row.needs_collision, critic=critic)
+    scores = policy.score(batch, entropy=True, collision=Need.COLLISION in row.needs, critic=critic)
     loss = compute_loss(row, batch, scores, counts=Counts.of(batch))
     factor = step_factor(loss, scores)
     for each in optimizers:
@@ -120,14 +129,7 @@ def step_factor(loss: Loss, scores: Scores) -> float:
     """How much of this step is taken."""
     if scale is None:
         return 1.0
-    scale.observe(
-        bias=loss.bias,
-        coefficient_T=loss.bias_T,
-        logprob_T=scores.logprob_T,
-        collision_T=scores.collision_T,
-        parameters=actor,
-        table=loss.table,
-    )
+    scale.observe(loss, scores, actor)
     return scale.finish().value
 
 

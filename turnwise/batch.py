@@ -53,6 +53,8 @@ class TokenBatch:
     seat_S: Tensor
     truncated_S: Tensor
     """The trajectory was cut, not finished: its return continues with `bootstrap_S`."""
+    unit_S: Tensor | None = None
+    """Sequences with equal numbers are never separated; None: those of one trajectory. It survives `select`."""
     bootstrap_S: Tensor | None = None
     """Value of the state after the trajectory's last token: zero where it terminated, NaN where the critic has yet to
     give it; None when that is so of every cut trajectory."""
@@ -92,6 +94,20 @@ class TokenBatch:
         return self.length_S.numel()
 
     @property
+    def unit_rows(self) -> tuple[Tensor, int]:
+        """The unit of each sequence, numbered from 0 without gaps, and how many units there are."""
+        number_S = self.trajectory_S if self.unit_S is None else self.unit_S
+        known, row_S = number_S.unique(return_inverse=True)
+        return row_S, known.numel()
+
+    def units(self) -> list[list[int]]:
+        """The sequences of each unit, in the order in which units begin: what every split must keep together."""
+        units: dict[int, list[int]] = {}
+        for sequence, unit in enumerate((self.trajectory_S if self.unit_S is None else self.unit_S).tolist()):
+            units.setdefault(unit, []).append(sequence)
+        return list(units.values())
+
+    @property
     def sampled_T(self) -> Tensor:
         """Which tokens the policy sampled: the only ones that are ever trained on."""
         return self.turn_T >= 0
@@ -115,7 +131,7 @@ class TokenBatch:
         return self._map(lambda _, tensor: tensor.to(device))
 
     def select(self, sequences: Tensor | Sequence[int]) -> TokenBatch:
-        """The batch of these sequences, in this order. The only way to split, and it never cuts a sequence."""
+        """The batch of these sequences, in this order. It never cuts a sequence; whoever splits keeps `units` whole."""
         chosen_S = torch.as_tensor(sequences, device=self.length_S.device)
         if chosen_S.dtype == torch.bool:
             raise ValueError("select takes the row numbers of sequences, not a mask; use mask.nonzero().squeeze(1)")
@@ -182,7 +198,9 @@ class Scores:
     collision_T: Tensor | None = None
     """Σ_v p_v² over the vocabulary; the `logit` estimator of the clipping bias needs it."""
     reference_kl_T: Tensor | None = None
-    """Full-vocabulary KL to the reference."""
+    """Full-vocabulary KL from the policy to the reference."""
+    reverse_kl_T: Tensor | None = None
+    """Full-vocabulary KL from the reference to the policy."""
 
 
 def _ranges(length_S: Tensor, chosen_S: Tensor) -> Tensor:

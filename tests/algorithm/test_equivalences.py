@@ -66,7 +66,7 @@ def test_one_token_turns_make_st_ppo_s_ppo_with_the_same_scale() -> None:
         scale = make_scale(row)
         assert scale is not None
         assert loss.bias is not None
-        scale.observe(bias=loss.bias, coefficient_T=loss.bias_T, logprob_T=ONE_TOKEN_TURNS.logprob_T)
+        scale.observe(loss, Scores(logprob_T=ONE_TOKEN_TURNS.logprob_T))
         scales.append(scale.finish())
     assert scales[0] == scales[1]
     assert 0 < scales[0].value < 1
@@ -162,6 +162,6 @@ def test_on_policy_nothing_is_clipped_and_the_scale_is_one(name: str) -> None:
     loss, _ = run(row, RAGGED, on_policy=True)
     scale = make_scale(row)
     assert scale is not None
-    scale.observe(bias=loss.bias, coefficient_T=loss.bias_T, logprob_T=RAGGED.logprob_T)
+    scale.observe(loss, Scores(logprob_T=RAGGED.logprob_T))
     assert loss.bias is None
     assert scale.finish().value == 1.0

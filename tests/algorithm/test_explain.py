@@ -9,7 +9,7 @@ from turnwise.algorithm.explain import equation
 def test_st_ppo_is_explained_with_its_ratio_bounds_and_scale() -> None:
     text = explain(preset("st-ppo").override({"surrogate": {"high": 0.28}, "scale": {"threshold": 0.5}}))
     assert "min( w_k Â_t , clip(w_k, 0.8, 1.28) Â_t )" in text
-    assert "the optimiser's step is multiplied by  1 / max(1, ‖C_turn‖/0.5)" in text
+    assert "the optimiser's step is multiplied by  1 / max(1, ‖C‖/0.5)" in text
     assert "A_t = δ_t + γ λ A_{t+1}" in text
     assert "1 epoch(s) × 4 minibatch(es) = 4 updates per rollout" in text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from dataclasses import replace
 from functools import partial
@@ -17,8 +16,8 @@ from tests.ops.batches import Case, assign, cases, ragged, random_case
 from tests.ops.ranks import on_ranks
 from turnwise.algorithm import PRESETS, Algorithm, compute_credit, compute_loss, preset
 from turnwise.batch import Scores, TokenBatch
-from turnwise.ops.normalizers import Reduce, alone
 from turnwise.ops.weights import Counts
+from turnwise.ranks import Reduce, alone
 from turnwise.types import Group, Trajectory
 
 EXTRA = {
@@ -101,12 +100,9 @@ def test_ranks_add_up_to_the_whole(name: str) -> None:
 
     def work(sequences: Tensor, reduce: Reduce) -> tuple[float, Tensor, Tensor]:
         part = compute_credit(row, case.batch.select(sequences), reduce=reduce)
-        mine = Counts.of(part)
-        numbers = dataclasses.asdict(mine)
-        summed = reduce(torch.tensor(list(numbers.values()), dtype=torch.float64)).tolist()
+        counts = Counts.of(part).over_ranks(reduce)
         rows = tokens_of(case, part)
         assert part.value_T is not None
-        counts = Counts(**dict(zip(numbers, summed, strict=True)))
         return *gradient(row, part, case.logprob_T[rows], part.value_T, counts), rows
 
     results = on_ranks([partial(work, sequences) for sequences in shards])

@@ -28,7 +28,7 @@ def test_rejected_tokens_leave_the_denominator() -> None:
     batch = batch.with_(mu_T=batch.old_T + off_T)
     row = preset("reinforce").override({"mismatch": {"kind": "masked", "level": "sequence"}, "weights": "token-mean"})
     credited = compute_credit(row, batch)
-    assert Counts.of(credited) == Counts(tokens=3, turns=2, sequences=1, trajectories=1)
+    assert Counts.of(credited) == Counts(tokens=3, turns=2, sequences=1, trajectories=1, units=1)
     assert batch.old_T is not None
     logprob_T = torch.nan_to_num(batch.old_T).requires_grad_()
     compute_loss(row, credited, Scores(logprob_T=logprob_T)).total.backward()
@@ -229,13 +229,7 @@ def test_the_clip_bias_of_micro_batches_adds_up_under_every_estimator() -> None:
                 logprob_T = score(keep)
                 scores = Scores(logprob_T=logprob_T, value_T=part.value_T, collision_T=(2 * logprob_T).detach().exp())
                 loss = compute_loss(row, part, scores, counts=counts)
-                scale.observe(
-                    bias=loss.bias,
-                    coefficient_T=loss.bias_T,
-                    logprob_T=logprob_T,
-                    collision_T=scores.collision_T,
-                    parameters=[table],
-                )
+                scale.observe(loss, scores, [table])
             norms.append(scale.finish().measured)
         assert norms[0] > 0
         assert norms[0] == pytest.approx(norms[1], rel=1e-9), estimator

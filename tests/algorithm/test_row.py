@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from tests.ops.batches import random_case
-from turnwise.algorithm import PRESETS, Algorithm, Credit, compute_credit, load, preset, resolve
+from turnwise.algorithm import PRESETS, Algorithm, Credit, Need, compute_credit, load, preset, resolve
 from turnwise.batch import TokenBatch
 
 PROMISED = {
@@ -183,14 +183,13 @@ MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     ({"advantage": "subprocess:call"}, r"called with \(batch\) and options; it takes \(\*popenargs, .*every option"),
     (
         {"advantage": "gae", "surrogate": "tests.algorithm.test_row:double_reward"},
-        r"called with \(ratios, logprob_T, advantage_T\) and options; it takes \(batch",
+        r"called with \(batch, scores, ratios\) and options; it takes \(batch",
     ),
     (
         {"advantage": "tests.algorithm.test_row:positional"},
         r"called with \(batch\); options must be keyword-only: put a \* before 'factor'",
     ),
     ({"advantage": {"gamma": 1}}, "advantage"),
-    ({}, "advantage: Field required"),
     ({"advantage": "gae", "critic": {"level": "episode"}}, r"critic\.level: .*'none', 'token' or 'turn'"),
     ({"advantage": "gae", "scale": {"kind": "clip-bias", "apply": "adam"}}, r"scale\.clip-bias\.apply"),
     (
@@ -223,7 +222,7 @@ REFUSALS: list[tuple[str, Mapping[str, Any], str]] = [
     ("grpo", {"regularizers": ["kl", {"kind": "kl", "coef": 0.1}]}, "regularizers has kl 2 times; write it once"),
     ("dapo", {"reward": [{"kind": "overlong", "limit": 100, "margin": 200}]}, "margin=200 above limit=100"),
     ("minirl", {"mismatch": "truncated"}, r"ratio\.against=mu .* set mismatch to none"),
-    ("ppo", {"surrogate": {"dual": 1.1}}, r"surrogate\.dual=1\.1 must lie above"),
+    ("ppo", {"surrogate": {"dual": 1.1}}, r"surrogate\.ppo-clip: dual=1\.1 must be above 1 \+ high"),
     ("reinforce", {"scale": "clip-bias"}, "scale=clip-bias needs a surrogate that clips, not reinforce"),
 ]
 
@@ -298,5 +297,6 @@ def test_a_row_says_what_it_needs() -> None:
     }
     for name, expected in needs.items():
         row = preset(name)
-        assert (row.needs_critic, row.needs_reference, row.needs_groups, row.needs_sampler_logprobs) == expected
-    assert preset("st-ppo").override({"scale": {"estimator": "logit"}}).needs_collision
+        found = (row.needs_critic, row.needs_reference, Need.GROUPS in row.needs, Need.SAMPLER in row.needs)
+        assert found == expected
+    assert Need.COLLISION in preset("st-ppo").override({"scale": {"estimator": "logit"}}).needs

@@ -20,9 +20,9 @@ def group(stop: StopReason, *, terminated: bool = False) -> Group:
     return Group(id="task", trajectories=[cut, solved])
 
 
-def last_return(train: Train, stop: StopReason, *, terminated: bool = False) -> float:
+def last_return(cut: Literal["lost", "bootstrap"], stop: StopReason, *, terminated: bool = False) -> float:
     """The critic's target at the end of the episode that was cut, when the critic expects 0.9 everywhere."""
-    learner = Learner(TextPolicy.load("pico"), preset("ppo"), train)
+    learner = Learner(TextPolicy.load("pico"), preset("ppo").override({"cut": cut}), Train())
     assert learner.critic is not None
     with torch.no_grad():
         learner.critic.head.bias.fill_(0.9)
@@ -34,12 +34,12 @@ def last_return(train: Train, stop: StopReason, *, terminated: bool = False) -> 
 
 @pytest.mark.parametrize("stop", [StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL])
 def test_running_into_a_limit_earns_nothing(stop: StopReason) -> None:
-    assert last_return(Train(), stop) == 0.0
-    assert last_return(Train(cut="bootstrap"), stop) == pytest.approx(0.9)
+    assert last_return("lost", stop) == 0.0
+    assert last_return("bootstrap", stop) == pytest.approx(0.9)
 
 
 def test_what_the_environment_cut_goes_on_as_the_critic_expects() -> None:
-    assert last_return(Train(), StopReason.DONE) == pytest.approx(0.9)
+    assert last_return("lost", StopReason.DONE) == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize("cut", ["lost", "bootstrap"])
@@ -47,4 +47,4 @@ def test_what_the_environment_cut_goes_on_as_the_critic_expects() -> None:
 def test_a_terminated_episode_is_not_bootstrapped_even_if_truncated(
     cut: Literal["lost", "bootstrap"], stop: StopReason
 ) -> None:
-    assert last_return(Train(cut=cut), stop, terminated=True) == 0.0
+    assert last_return(cut, stop, terminated=True) == 0.0

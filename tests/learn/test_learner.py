@@ -178,9 +178,9 @@ def test_the_rate_follows_schedule_and_guard_for_actor_and_critic_alike() -> Non
 def test_half_precision_weights_learn_by_steps_too_small_for_them() -> None:
     policy = make_policy(dtype=torch.bfloat16)
     learner = Learner(policy, row("rebn", {"epochs": 1}), SETTINGS.model_copy(update={"learning_rate": 1e-6}), seed=0)
-    start, masters = weights(learner), {name: t.clone() for name, t in learner.actor.tensors().items()}
+    start, masters = weights(learner), {name: t.clone() for name, t in learner.optimizer.tensors().items()}
     learn(learner, steps=3)
-    kept = {name: moved for name, moved in learner.actor.tensors().items() if name.startswith("master.")}
+    kept = {name: moved for name, moved in learner.optimizer.tensors().items() if name.startswith("master.")}
     steps = {name: float((kept[name] - masters[name]).abs().max()) for name in kept}
     assert set(kept) == {f"master.{name}" for name in policy.trainable()}
     assert all(1e-7 < step < 4e-6 for step in steps.values())
@@ -251,11 +251,11 @@ def test_episodes_that_failed_enter_no_batch() -> None:
 def test_an_update_that_is_not_allowed_leaves_everything_as_it_was() -> None:
     learner = make_learner("st-ppo", minibatches=2)
     learn(learner)
-    start, moments = weights(learner), {name: t.clone() for name, t in learner.actor.tensors().items()}
+    start, moments = weights(learner), {name: t.clone() for name, t in learner.optimizer.tensors().items()}
     asked: list[dict[str, float]] = []
     report = learner.learn(prepared(learner, make_groups()), 2, lambda **facts: asked.append(facts) or False)
     assert moved(start, weights(learner)) == set()
-    assert all(torch.equal(tensor, moments[name]) for name, tensor in learner.actor.tensors().items())
+    assert all(torch.equal(tensor, moments[name]) for name, tensor in learner.optimizer.tensors().items())
     assert (learner.updates, report.metrics["train/skipped"]) == (2, 2)
     assert [(facts["step"], facts["update"]) for facts in asked] == [(2, 0), (2, 1)]
     assert all(math.isfinite(facts["gradient_norm"]) and math.isfinite(facts["loss"]) for facts in asked)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from hypothesis import settings
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from turnwise.batch import Scores, TokenBatch
+from turnwise.ops.diagnostics import TurnTable
+from turnwise.ops.terms import Loss, Ratios, Terms
 from turnwise.rollout.packing import pack
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
@@ -110,6 +113,24 @@ def known(stream: Tensor | None) -> Tensor:
     """A stream that this test has assigned."""
     assert stream is not None
     return stream
+
+
+def terms_of(
+    surrogate: Callable[..., Terms], ratios: Ratios, logprob_T: Tensor, advantage_T: Tensor, **options: Any
+) -> Terms:
+    """The surrogate's terms for loose tensors: one turn in which every token was sampled."""
+    count = logprob_T.numel()
+    turn = Turn(sampled_ids=list(range(count)), logprobs=[-1.0] * count)
+    group = Group(id="g", trajectories=[Trajectory(id="t", turns=[turn], stop=StopReason.DONE, terminated=True)])
+    batch = pack([group], dtype=logprob_T.dtype).with_(advantage_T=advantage_T)
+    return surrogate(batch, Scores(logprob_T=logprob_T), ratios, **options)
+
+
+def loss_of(*, bias: Tensor | None, bias_T: Tensor | None) -> Loss:
+    """A loss of which only the clipping bias matters."""
+    none = torch.zeros(())
+    table = TurnTable(sums_IC=torch.zeros(0, 12), ratio_max_I=torch.zeros(0), known=frozenset())
+    return Loss(total=none, policy=none, regularizers={}, value=None, bias=bias, bias_T=bias_T, table=table)
 
 
 def close(actual: Tensor, expected: Sequence[float] | Tensor, *, where: Tensor | None = None) -> None:

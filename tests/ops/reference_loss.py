@@ -87,7 +87,7 @@ def weights(made: Layout, kept: Sequence[bool], *, kind: str, length: float = 1.
 
     sequences, trajectories = len(remaining("sequence")), len(remaining("trajectory"))
     result = [0.0] * made.tokens
-    level = kind.removesuffix("-mean")
+    level = "trajectory" if kind == "unit-mean" else kind.removesuffix("-mean")  # the unit where nothing is compared
     for unit in remaining(level if level in ("turn", "trajectory") else "sequence"):
         for row in unit:
             result[row] = {
@@ -96,6 +96,7 @@ def weights(made: Layout, kept: Sequence[bool], *, kind: str, length: float = 1.
                 "sequence-mean": 1 / (sequences * len(unit)),
                 "sequence-sum": 1 / sequences,
                 "trajectory-mean": 1 / (trajectories * len(unit)),
+                "unit-mean": 1 / (trajectories * len(unit)),
                 "trajectory-sum": 1 / trajectories,
                 "constant": 1 / (trajectories * length),
             }[kind]

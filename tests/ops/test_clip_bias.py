@@ -10,12 +10,23 @@ from hypothesis import given
 from torch import Tensor
 
 from tests.ops import reference, reference_loss
-from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, ragged, random_case
+from tests.ops.batches import (
+    Case,
+    EpisodeShape,
+    TurnShape,
+    cases,
+    close,
+    known,
+    make_case,
+    ragged,
+    random_case,
+)
 from tests.ops.tiny_policy import TinyPolicy, stale
-from turnwise.batch import TokenBatch
+from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.clip_bias import bias_coefficients
 from turnwise.ops.ratios import RATIOS
-from turnwise.ops.surrogates import Ratios, Terms, ppo_clip
+from turnwise.ops.surrogates import ppo_clip
+from turnwise.ops.terms import Ratios, Terms
 from turnwise.ops.weights import Counts, sequence_mean
 
 RATIO: Mapping[str, Callable[..., Tensor]] = RATIOS
@@ -34,16 +45,17 @@ class Objective:
     @classmethod
     def of(cls, batch: TokenBatch, logprob_T: Tensor, level: str) -> "Objective":
         ratio_T = RATIO[level](batch, logprob_T)
-        terms = ppo_clip(Ratios(weight_T=ratio_T, against_old=lambda: ratio_T), logprob_T, known(batch.advantage_T))
+        ratios = Ratios(weight_T=ratio_T, against_old=lambda: ratio_T)
+        terms = ppo_clip(batch, Scores(logprob_T=logprob_T), ratios)
         return cls(terms=terms, ratio_T=ratio_T, weight_T=sequence_mean(batch, Counts.of(batch)))
 
     @property
     def clipped(self) -> Tensor:
-        return (self.weight_T * self.terms.objective_T).sum()
+        return (self.weight_T * self.terms.objective).sum()
 
     @property
     def unclipped(self) -> Tensor:
-        return (self.weight_T * self.terms.unclipped_T).sum()
+        return (self.weight_T * known(self.terms.unclipped)).sum()
 
 
 def coefficients(case: Case, batch: TokenBatch, made: Objective, *, level: str, keep: str) -> Tensor:
@@ -63,7 +75,7 @@ def test_turn_gradient_and_bias_by_hand():
     batch = batch.with_(advantage_T=torch.tensor([2.0, -1.0], dtype=torch.float64))
     logprob_T = (known(batch.old_T) + torch.tensor([0.0, 2 * math.log(1.5)], dtype=torch.float64)).requires_grad_()
     made = Objective.of(batch, logprob_T, "turn")
-    assert made.terms.clipped_T.tolist() == [True, False]
+    assert known(made.terms.clipped).tolist() == [True, False]
     (gradient_T,) = torch.autograd.grad(made.clipped, logprob_T, retain_graph=True)
     close(gradient_T, [-0.375, -0.375])  # w · (½ · −1) / 2 for both tokens
     close(bias_coefficients(made.unclipped - made.clipped, logprob_T), [0.75, 0.75])  # w · (½ · 2) / 2
@@ -86,7 +98,7 @@ def test_lemma_4_1_the_turn_level_policy_gradient(seed: int, keep: str):
     made = Objective.of(batch, logprob_T, "turn")
     coefficient_T = coefficients(case, batch, made, level="turn", keep=keep)
     wanted = policy.gradient((coefficient_T * logprob_T).sum())
-    assert bool(made.terms.clipped_T.any())
+    assert bool(known(made.terms.clipped).any())
     close(policy.gradient(made.unclipped if keep == "all" else made.clipped), wanted)
 
 
@@ -142,4 +154,5 @@ def test_nothing_is_clipped_before_the_first_update():
     batch = random_case(2).batch
     batch = batch.with_(advantage_T=torch.nan_to_num(known(batch.advantage_T)))
     for level in LEVELS:
-        assert not Objective.of(batch, torch.nan_to_num(known(batch.old_T)), level).terms.clipped_T.any()
+        made = Objective.of(batch, torch.nan_to_num(known(batch.old_T)), level)
+        assert not known(made.terms.clipped).any()

@@ -27,7 +27,7 @@ def prepared(seed: int) -> tuple[TinyPolicy, TokenBatch]:
 def observe(scale: DriftScale, policy: TinyPolicy, part: TokenBatch, counts: Counts) -> None:
     scores = Scores(logprob_T=own_logprobs(policy(part), part), value_T=part.value_T)
     loss = compute_loss(ROW, part, scores, counts=counts)
-    scale.observe(bias=loss.bias, coefficient_T=loss.bias_T, logprob_T=scores.logprob_T, table=loss.table)
+    scale.observe(loss, scores)
 
 
 def kl_by_definition(policy: TinyPolicy, batch: TokenBatch) -> float:

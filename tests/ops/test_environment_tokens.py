@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,10 +13,11 @@ from tests.ops.batches import Case, cases, close, ragged, random_case
 from turnwise.batch import TokenBatch
 from turnwise.ops.advantages import ADVANTAGES, return_to_go
 from turnwise.ops.mismatch import masked, truncated, veto
-from turnwise.ops.normalizers import NORMALIZERS, alone
+from turnwise.ops.normalizers import NORMALIZERS
 from turnwise.ops.ratios import RATIOS
 from turnwise.ops.rewards import overlong, token_kl
 from turnwise.ops.weights import WEIGHTS, Counts
+from turnwise.ranks import alone
 from turnwise.rollout.packing import pack
 from turnwise.types import Group, Trajectory
 
@@ -26,8 +28,9 @@ def _normalized(batch: TokenBatch, normalizer: Callable[..., Tensor]) -> Tensor:
     return normalizer(batch, return_to_go(batch, gamma=0.9).advantage_T, alone)
 
 
+CREDITS: dict[str, Any] = {kind: op for kind, op in ADVANTAGES.items() if kind != "none"}
 OPS: dict[str, Op] = {
-    **{f"advantage {kind}": lambda b, _, op=op: op(b).advantage_T for kind, op in ADVANTAGES.items()},
+    **{f"advantage {kind}": lambda b, _, op=op: op(b).advantage_T for kind, op in CREDITS.items()},
     **{f"normalizer {kind}": lambda b, _, op=op: _normalized(b, op) for kind, op in NORMALIZERS.items()},
     **{f"ratio {kind}": lambda b, logprob_T, op=op: op(b, logprob_T) for kind, op in RATIOS.items()},
     **{
@@ -103,9 +106,9 @@ def test_streams_are_finite_although_environment_tokens_hold_nan(case: Case):
         assert bool(torch.isfinite(op(case.batch, case.logprob_T)).all())
 
 
-@pytest.mark.parametrize("kind", ADVANTAGES)
+@pytest.mark.parametrize("kind", CREDITS)
 def test_another_group_in_the_batch_changes_no_credit(kind: str):
     case = random_case(0, groups=2)
     alone_in_batch = repacked(case, case.groups[:1])
-    together = ADVANTAGES[kind](case.batch).advantage_T
-    close(ADVANTAGES[kind](alone_in_batch.batch).advantage_T, together[: alone_in_batch.batch.tokens])
+    together = CREDITS[kind](case.batch).advantage_T
+    close(CREDITS[kind](alone_in_batch.batch).advantage_T, together[: alone_in_batch.batch.tokens])

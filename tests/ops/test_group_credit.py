@@ -25,7 +25,8 @@ from tests.ops.ranks import on_ranks
 from turnwise.algorithm import compute_credit, preset
 from turnwise.ops.advantages import return_to_go
 from turnwise.ops.groups import anchor_state, group_mean, leave_one_out
-from turnwise.ops.normalizers import alone, batch_tokens, batch_turns, group_std, no_normalizer
+from turnwise.ops.normalizers import batch_tokens, batch_turns, group_std, no_normalizer
+from turnwise.ranks import alone
 from turnwise.rollout.packing import pack
 from turnwise.types import Group
 

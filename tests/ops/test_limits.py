@@ -5,13 +5,14 @@ import torch
 from hypothesis import given
 from torch import Tensor
 
-from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, make_case, ragged, random_case
+from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, make_case, ragged, random_case, terms_of
 from tests.ops.tiny_policy import TinyPolicy
 from turnwise.batch import TokenBatch
 from turnwise.ops.advantages import gae, split_gae
 from turnwise.ops.groups import group_mean, leave_one_out
 from turnwise.ops.ratios import sequence_ratio, token_ratio
-from turnwise.ops.surrogates import Ratios, decoupled_mask, ppo_clip, reinforce
+from turnwise.ops.surrogates import decoupled_mask, ppo_clip, reinforce
+from turnwise.ops.terms import Ratios
 from turnwise.ops.weights import Counts, constant, sequence_sum
 
 
@@ -28,8 +29,8 @@ def same_ratio(ratio_T: Tensor) -> Ratios:
 def test_rloo_of_two_has_the_on_policy_gradient_of_p3o():
     case, policy = tries((3, 0.7), (2, 0.2)), TinyPolicy()
     logprob_T = policy.logprobs(case.batch)
-    terms = reinforce(same_ratio(logprob_T), logprob_T, leave_one_out(case.batch).advantage_T)
-    rloo = policy.gradient((sequence_sum(case.batch, Counts.of(case.batch)) * terms.objective_T).sum())
+    terms = terms_of(reinforce, same_ratio(logprob_T), logprob_T, leave_one_out(case.batch).advantage_T)
+    rloo = policy.gradient((sequence_sum(case.batch, Counts.of(case.batch)) * terms.objective).sum())
     first, second = (logprob_T[case.batch.turn_T == turn].sum() for turn in (0, 1))
     # P3O: (r1 − r2) ∇log(π(y1) / π(y2)) / 2
     close(rloo, policy.gradient((0.7 - 0.2) * (first - second) / 2))
@@ -41,10 +42,10 @@ def test_minirl_on_policy_is_dr_grpo_up_to_its_constant():
     sampler_T = logprob_T.detach()
     batch = case.batch.with_(old_T=sampler_T, mu_T=sampler_T)
     advantage_T, counts = group_mean(batch).advantage_T, Counts.of(batch)
-    minirl = decoupled_mask(same_ratio(token_ratio(batch, logprob_T, against="mu")), logprob_T, advantage_T)
-    dr_grpo = ppo_clip(same_ratio(token_ratio(batch, logprob_T)), logprob_T, advantage_T)
-    minirl_gradient = policy.gradient((sequence_sum(batch, counts) * minirl.objective_T).sum())
-    dr_grpo_gradient = policy.gradient((constant(batch, counts, length=50.0) * dr_grpo.objective_T).sum())
+    minirl = terms_of(decoupled_mask, same_ratio(token_ratio(batch, logprob_T, against="mu")), logprob_T, advantage_T)
+    dr_grpo = terms_of(ppo_clip, same_ratio(token_ratio(batch, logprob_T)), logprob_T, advantage_T)
+    minirl_gradient = policy.gradient((sequence_sum(batch, counts) * minirl.objective).sum())
+    dr_grpo_gradient = policy.gradient((constant(batch, counts, length=50.0) * dr_grpo.objective).sum())
     assert float(minirl_gradient.norm()) > 0.1
     close(minirl_gradient, 50.0 * dr_grpo_gradient)
 
@@ -55,7 +56,7 @@ def test_gspo_of_length_one_is_ppo():
     advantage_T = group_mean(batch).advantage_T
 
     def gradient(ratio_T: Tensor) -> Tensor:
-        objective_T = ppo_clip(same_ratio(ratio_T), logprob_T, advantage_T).objective_T
+        objective_T = terms_of(ppo_clip, same_ratio(ratio_T), logprob_T, advantage_T).objective
         return torch.autograd.grad(objective_T.sum(), logprob_T)[0]
 
     close(sequence_ratio(batch, logprob_T), token_ratio(batch, logprob_T))

@@ -95,7 +95,7 @@ def test_missing_streams_are_named():
     bare = Scores(logprob_T=case.logprob_T)
     with pytest.raises(ValueError, match=r"needs Scores\.entropy_T"):
         entropy(case.batch, bare)
-    with pytest.raises(ValueError, match=r"needs Scores\.reference_kl_T; let the learner compute it, or use k3"):
+    with pytest.raises(ValueError, match=r"estimator 'full' needs a full KL; let the learner compute it"):
         kl(case.batch, bare, estimator="full")
     with pytest.raises(ValueError, match="ref_T is not assigned"):
         kl(case.batch.with_(ref_T=None), bare)

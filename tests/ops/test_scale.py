@@ -6,14 +6,14 @@ from functools import partial
 import pytest
 import torch
 
-from tests.ops.batches import known, random_case
+from tests.ops.batches import known, loss_of, random_case
 from tests.ops.ranks import Reduce, on_ranks
 from tests.ops.tiny_policy import TinyPolicy, own_logprobs, stale
 from turnwise.algorithm import compute_loss, preset
 from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.clip_bias import ClipBiasScale, Estimator, Form, logit_norm_squared, scale_factor
 from turnwise.ops.regularizers import collision
-from turnwise.ops.scales import Apply
+from turnwise.ops.step_scale import Apply
 from turnwise.ops.weights import Counts
 
 ROW = preset("turn-ppo")
@@ -24,14 +24,8 @@ def step(scale: ClipBiasScale, policy: TinyPolicy, parts: list[TokenBatch], coun
     for part in parts:
         logits_TV = policy(part)
         logprob_T = own_logprobs(logits_TV, part)
-        loss = compute_loss(ROW, part, Scores(logprob_T=logprob_T, value_T=part.value_T), counts=counts)
-        scale.observe(
-            bias=loss.bias,
-            coefficient_T=loss.bias_T,
-            logprob_T=logprob_T,
-            collision_T=collision(logits_TV),
-            parameters=[*policy.parameters()],
-        )
+        scores = Scores(logprob_T=logprob_T, value_T=part.value_T, collision_T=collision(logits_TV))
+        scale.observe(compute_loss(ROW, part, scores, counts=counts), scores, [*policy.parameters()])
 
 
 def prepared(seed: int) -> tuple[TinyPolicy, TokenBatch]:
@@ -59,7 +53,8 @@ def observed(norm: float, scale: ClipBiasScale) -> None:
     """Let the `loss` estimator see one token whose bias has this norm."""
     coefficient_T = torch.tensor([norm], dtype=torch.float64)
     bias = coefficient_T.sum() if norm else None
-    scale.observe(bias=bias, coefficient_T=coefficient_T if norm else None, logprob_T=coefficient_T)
+    loss = loss_of(bias=bias, bias_T=coefficient_T if norm else None)
+    scale.observe(loss, Scores(logprob_T=coefficient_T))
 
 
 @pytest.mark.parametrize(
@@ -173,6 +168,6 @@ def test_scale_says_where_it_goes(apply: Apply):
 def test_estimators_name_what_they_miss():
     one = torch.ones(1)
     with pytest.raises(ValueError, match="'exact' needs the trained parameters"):
-        ClipBiasScale(estimator="exact").observe(bias=one.sum(), coefficient_T=one, logprob_T=one)
+        ClipBiasScale(estimator="exact").observe(loss_of(bias=one.sum(), bias_T=one), Scores(logprob_T=one))
     with pytest.raises(ValueError, match=r"'logit' needs Scores\.collision_T"):
-        ClipBiasScale(estimator="logit").observe(bias=one.sum(), coefficient_T=one, logprob_T=one)
+        ClipBiasScale(estimator="logit").observe(loss_of(bias=one.sum(), bias_T=one), Scores(logprob_T=one))

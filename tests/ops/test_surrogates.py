@@ -9,10 +9,11 @@ from hypothesis import given
 from torch import Tensor
 
 from tests.ops import reference_loss
-from tests.ops.batches import Case, cases, close, known, ragged
+from tests.ops.batches import Case, cases, close, known, ragged, terms_of
 from turnwise.ops.ratios import token_ratio
-from turnwise.ops.surrogates import SURROGATES, Ratios, cispo, decoupled_mask, negative_log_likelihood, ppo_clip
+from turnwise.ops.surrogates import SURROGATES, cispo, decoupled_mask, negative_log_likelihood, ppo_clip
 from turnwise.ops.surrogates import reinforce as plain
+from turnwise.ops.terms import Ratios
 
 LOGPROB = torch.tensor([-1.0, -2.0, -0.5, -0.7, -3.0, -0.2], dtype=torch.float64)
 RATIO = torch.tensor([1.5, 1.5, 0.5, 0.5, 4.0, 1.1], dtype=torch.float64)
@@ -25,40 +26,47 @@ def both(ratio: Tensor, clip: Tensor | None = None) -> Ratios:
 
 
 def test_ppo_clip_by_hand():
-    terms = ppo_clip(both(RATIO), LOGPROB, ADVANTAGE, low=0.2, high=0.3)
+    terms = terms_of(ppo_clip, both(RATIO), LOGPROB, ADVANTAGE, low=0.2, high=0.3)
     # 1.3·2 (cut); 1.5·−2 (kept: it must come back); 0.5·2 (kept); 0.8·−2 (cut); 4·−1 (kept without dual); 1.1·1
-    close(terms.objective_T, [2.6, -3.0, 1.0, -1.6, -4.0, 1.1])
-    close(terms.unclipped_T, [3.0, -3.0, 1.0, -1.0, -4.0, 1.1])
-    assert terms.clipped_T.tolist() == [True, False, False, True, False, False]
+    close(terms.objective, [2.6, -3.0, 1.0, -1.6, -4.0, 1.1])
+    close(known(terms.unclipped), [3.0, -3.0, 1.0, -1.0, -4.0, 1.1])
+    assert known(terms.clipped).tolist() == [True, False, False, True, False, False]
 
 
 def test_dual_clip_bounds_the_loss_of_negative_advantages():
-    terms = ppo_clip(both(RATIO), LOGPROB, ADVANTAGE, low=0.2, high=0.3, dual=3.0)
-    close(terms.objective_T, [2.6, -3.0, 1.0, -1.6, -3.0, 1.1])  # 4·−1 is lifted to 3·−1, nothing else changes
-    assert terms.clipped_T.tolist() == [True, False, False, True, True, False]
+    terms = terms_of(ppo_clip, both(RATIO), LOGPROB, ADVANTAGE, low=0.2, high=0.3, dual=3.0)
+    close(terms.objective, [2.6, -3.0, 1.0, -1.6, -3.0, 1.1])  # 4·−1 is lifted to 3·−1, nothing else changes
+    assert known(terms.clipped).tolist() == [True, False, False, True, True, False]
 
 
 def test_decoupled_mask_by_hand():
     decision = torch.tensor([1.0, 1.4, 0.5, 0.5, 1.0, 1.4], dtype=torch.float64)
     ratio = torch.tensor([7.0, 1.5, 0.5, 0.5, 4.0, 1.1], dtype=torch.float64)
-    terms = decoupled_mask(both(ratio, decision), LOGPROB, ADVANTAGE, low=0.2, high=0.27, cap=5.0)
+    terms = terms_of(decoupled_mask, both(ratio, decision), LOGPROB, ADVANTAGE, low=0.2, high=0.27, cap=5.0)
     # 5·2·−1 (weight cut at 5); 1.5·−2·−2; 0.5·2·−0.5; masked; 4·−1·−3; masked by the decision, not by the weight 1.1
-    close(terms.objective_T, [-10.0, 6.0, -0.5, 0.0, 12.0, 0.0])
-    assert terms.clipped_T.tolist() == [False, False, False, True, False, True]
+    close(terms.objective, [-10.0, 6.0, -0.5, 0.0, 12.0, 0.0])
+    assert known(terms.clipped).tolist() == [False, False, False, True, False, True]
 
 
 def test_cispo_by_hand():
-    terms = cispo(both(RATIO), LOGPROB, ADVANTAGE, low=0.4, high=0.28)
+    terms = terms_of(cispo, both(RATIO), LOGPROB, ADVANTAGE, low=0.4, high=0.28)
     # weights 1.28, 1.28, 0.6, 0.6, 1.28, 1.1
-    close(terms.objective_T, [-2.56, 5.12, -0.6, 0.84, 3.84, -0.22])
-    assert terms.clipped_T.tolist() == [True, True, True, True, True, False]
-    assert cispo(both(RATIO), LOGPROB, ADVANTAGE).clipped_T.tolist() == [True, True, False, False, True, False]
+    close(terms.objective, [-2.56, 5.12, -0.6, 0.84, 3.84, -0.22])
+    assert known(terms.clipped).tolist() == [True, True, True, True, True, False]
+    assert known(terms_of(cispo, both(RATIO), LOGPROB, ADVANTAGE).clipped).tolist() == [
+        True,
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
 
 
 def test_plain_surrogates_by_hand():
-    close(plain(both(RATIO), LOGPROB, ADVANTAGE).objective_T, [-2.0, 4.0, -1.0, 1.4, 3.0, -0.2])
-    close(negative_log_likelihood(both(RATIO), LOGPROB, ADVANTAGE).objective_T, LOGPROB)
-    assert not plain(both(RATIO), LOGPROB, ADVANTAGE).clipped_T.any()
+    close(terms_of(plain, both(RATIO), LOGPROB, ADVANTAGE).objective, [-2.0, 4.0, -1.0, 1.4, 3.0, -0.2])
+    close(terms_of(negative_log_likelihood, both(RATIO), LOGPROB, ADVANTAGE).objective, LOGPROB)
+    assert terms_of(plain, both(RATIO), LOGPROB, ADVANTAGE).clipped is None
 
 
 @ragged
@@ -71,7 +79,7 @@ def test_surrogates_agree_with_loops(case: Case):
     rows = list(zip(weight_T.tolist(), clip_T.tolist(), advantage_T.tolist(), logprob_T.tolist(), strict=True))
 
     def terms(surrogate: Any, **options: float) -> Tensor:
-        return surrogate(both(weight_T, clip_T), logprob_T, advantage_T, **options).objective_T
+        return terms_of(surrogate, both(weight_T, clip_T), logprob_T, advantage_T, **options).objective
 
     close(terms(ppo_clip, low=0.2, high=0.3), [reference_loss.ppo(w, a, 0.2, 0.3, None) for w, _, a, _ in rows])
     close(
@@ -90,7 +98,7 @@ def test_surrogates_agree_with_loops(case: Case):
 def test_ppo_gradient_by_finite_differences(dual: float | None):
     def objective(logprob: Tensor) -> Tensor:
         ratio = (logprob - LOGPROB).exp() * RATIO
-        return ppo_clip(both(ratio), logprob, ADVANTAGE, dual=dual).objective_T
+        return terms_of(ppo_clip, both(ratio), logprob, ADVANTAGE, dual=dual).objective
 
     assert torch.autograd.gradcheck(objective, (LOGPROB.clone().requires_grad_(),))
 
@@ -108,7 +116,9 @@ def test_ppo_gradient_by_finite_differences(dual: float | None):
 def test_gradient_of_each_surrogate_by_hand(kind: str, coefficients: list[float]):
     logprob = LOGPROB.clone().requires_grad_()
     ratio = (logprob - LOGPROB).exp() * RATIO
-    (gradient,) = torch.autograd.grad(SURROGATES[kind](both(ratio), logprob, ADVANTAGE).objective_T.sum(), logprob)
+    (gradient,) = torch.autograd.grad(
+        terms_of(SURROGATES[kind], both(ratio), logprob, ADVANTAGE).objective.sum(), logprob
+    )
     close(gradient, coefficients)
 
 
@@ -116,14 +126,14 @@ def test_gradient_of_each_surrogate_by_hand(kind: str, coefficients: list[float]
 def test_at_ratio_one_every_surrogate_has_the_gradient_of_reinforce(kind: str):
     logprob = LOGPROB.clone().requires_grad_()
     ratio = (logprob - LOGPROB).exp()
-    terms = SURROGATES[kind](both(ratio), logprob, ADVANTAGE)
-    (gradient,) = torch.autograd.grad(terms.objective_T.sum(), logprob)
+    terms = terms_of(SURROGATES[kind], both(ratio), logprob, ADVANTAGE)
+    (gradient,) = torch.autograd.grad(terms.objective.sum(), logprob)
     close(gradient, ADVANTAGE)
-    assert not terms.clipped_T.any()
+    assert terms.clipped is None or not terms.clipped.any()
 
 
 @pytest.mark.parametrize("kind", ["ppo-clip", "mask", "cispo"])
 def test_unmarked_tokens_are_what_they_would_be_without_the_clip(kind: str):
-    terms = SURROGATES[kind](both(RATIO), LOGPROB, ADVANTAGE)
-    close(terms.objective_T, terms.unclipped_T, where=~terms.clipped_T)
-    assert math.isfinite(float(terms.objective_T.sum()))
+    terms = terms_of(SURROGATES[kind], both(RATIO), LOGPROB, ADVANTAGE)
+    close(terms.objective, known(terms.unclipped), where=~known(terms.clipped))
+    assert math.isfinite(float(terms.objective.sum()))

@@ -90,11 +90,13 @@ def test_means_sum_to_one(kind: str):
 def test_weights_of_micro_batches_under_global_counts_are_those_of_the_whole(kind: str):
     batch = with_rejections(random_case(6))
     whole_T = WEIGHTS[kind](batch, Counts.of(batch))
-    parts = [batch.select([sequence]) for sequence in range(batch.sequences)]
-    counts = Counts(tokens=0, turns=0, sequences=0, trajectories=0)
+    rows = batch.units() if kind == "unit-mean" else [[sequence] for sequence in range(batch.sequences)]
+    parts = [batch.select(chosen) for chosen in rows]
+    counts = Counts(tokens=0, turns=0, sequences=0, trajectories=0, units=0)
     for part in parts:
         counts = counts + Counts.of(part)
-    assert counts == replace(Counts.of(batch), trajectories=counts.trajectories)
+    units = counts.units if kind == "unit-mean" else Counts.of(batch).units  # a split unit counts in both parts
+    assert replace(counts, units=units) == replace(Counts.of(batch), trajectories=counts.trajectories)
     assert counts.trajectories == pytest.approx(Counts.of(batch).trajectories, rel=1e-12)
     close(torch.cat([WEIGHTS[kind](part, counts) for part in parts]), whole_T)
 

@@ -5,7 +5,9 @@ import re
 
 import torch
 
+from tests.ops.batches import loss_of
 from turnwise.algorithm import make_scale, preset
+from turnwise.batch import Scores
 from turnwise.recipe.schema import EnvChoice
 from turnwise.reproduce.demonstrations import write_slips
 from turnwise.reproduce.parts import RecordedScale, ReplayedScale
@@ -13,7 +15,7 @@ from turnwise.reproduce.parts import RecordedScale, ReplayedScale
 
 def observed(scale, norm: float) -> float:
     coefficient_T = torch.tensor([norm])
-    scale.observe(bias=torch.ones(()), coefficient_T=coefficient_T, logprob_T=torch.zeros(1), parameters=())
+    scale.observe(loss_of(bias=torch.ones(()), bias_T=coefficient_T), Scores(logprob_T=torch.zeros(1)))
     return scale.finish().value
 
 

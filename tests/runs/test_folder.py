@@ -44,7 +44,7 @@ def test_a_new_run_has_its_config_and_meta_and_can_be_opened(tmp_path: Path):
     RunFolder.create(tmp_path / "runs" / "geo", CONFIG, META)
     run = RunFolder.open(tmp_path / "runs" / "geo")
     assert run.config == CONFIG
-    assert run.meta == {"schema": 2, **META}
+    assert run.meta == {"schema": 3, **META}
     assert yaml.safe_load((run.path / "config.yaml").read_text()) == CONFIG
     assert list(yaml.safe_load((run.path / "config.yaml").read_text())) == list(CONFIG)
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["geo"]

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from turnwise.algorithm import compute_credit, compute_loss, preset, resolve
+from turnwise.algorithm import Need, compute_credit, compute_loss, preset, resolve
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.recipe.schema import EnvChoice, Evaluate, Recipe, Sft, Train
@@ -103,7 +103,8 @@ def test_the_loss_is_the_mean_negative_log_prob_of_sampled_tokens_whatever_they_
         losses = [loss_of(policy, groups(reward)).total for reward in (0.0, 5.0)]
     torch.testing.assert_close(torch.stack(losses), expected.expand(2))
     assert resolve(IMITATION) == []
-    assert not any([IMITATION.needs_critic, IMITATION.needs_reference, IMITATION.needs_sampler_logprobs])
+    assert not IMITATION.needs_critic
+    assert not IMITATION.needs - {Need.OLD}  # of the ratio, which nll does not read
     assert IMITATION.updates_per_rollout == 1
 
 

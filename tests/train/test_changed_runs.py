@@ -210,7 +210,7 @@ def test_a_meta_file_without_a_circumstance_ends_a_command_with_one_message(
     changed: tuple[Path, str], tmp_path: Path, command: list[str]
 ) -> None:
     copy = shutil.copytree(changed[0], tmp_path / "copy")
-    (copy / "meta.json").write_text('{"schema": 2}')
+    (copy / "meta.json").write_text('{"schema": 3}')
     done = CliRunner().invoke(app, [command[0], str(copy), *command[1:]])
     assert done.exit_code == 2
     assert f"{copy / 'meta.json'} is damaged: " in done.stderr

@@ -31,7 +31,7 @@ def learn(learner: Learner, *, first: int, last: int) -> None:
 
 def assert_same(learner: Learner, other: Learner) -> None:
     assert moved(weights(learner), weights(other)) == set()
-    for mine, theirs in ((learner.actor, other.actor), (learner.critic_optimizer, other.critic_optimizer)):
+    for mine, theirs in ((learner.optimizer, other.optimizer), (learner.critic_optimizer, other.critic_optimizer)):
         if mine is not None and theirs is not None:
             assert set(mine.tensors()) == set(theirs.tensors())
             assert all(torch.equal(tensor, theirs.tensors()[name]) for name, tensor in mine.tensors().items())
@@ -89,7 +89,7 @@ def test_loading_happens_in_place_so_that_an_engine_sees_it(tmp_path: Path) -> N
     assert moved(start, weights(learner)) == set()
     assert [weight.data_ptr() for weight in learner.policy.trainable().values()] == addresses
     assert learner.updates == 0
-    assert learner.actor.tensors() == {}
+    assert learner.optimizer.tensors() == {}
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "adapter"])

@@ -3,36 +3,50 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from turnwise.algorithm.axes import AXES
 from turnwise.algorithm.explain import explain
-from turnwise.algorithm.parts import AXES, Part
+from turnwise.algorithm.parts import Part
 from turnwise.algorithm.presets import PRESETS, find_algorithm, load, preset
 from turnwise.algorithm.row import Algorithm, Critic
 from turnwise.algorithm.rules import resolve
+from turnwise.ops.facts import Need, Trait, declares, refuses, warns
 
 if TYPE_CHECKING:
-    from turnwise.algorithm.objective import Loss, apply_filters, compute_credit, compute_loss, make_scale
+    from turnwise.algorithm.objective import apply_filters, compute_credit, compute_loss, make_scale
     from turnwise.ops.credit import Credit
+    from turnwise.ops.terms import Level, Loss, Ratios, Terms
 
 # What computes needs torch, which naming and listing algorithms does not: it loads on first use.
-_OBJECTIVE = ("Loss", "apply_filters", "compute_credit", "compute_loss", "make_scale")
-_HOME_OF = {**dict.fromkeys(_OBJECTIVE, "turnwise.algorithm.objective"), "Credit": "turnwise.ops.credit"}
+_HOME_OF = {
+    **dict.fromkeys(("apply_filters", "compute_credit", "compute_loss", "make_scale"), "turnwise.algorithm.objective"),
+    **dict.fromkeys(("Level", "Loss", "Ratios", "Terms"), "turnwise.ops.terms"),
+    "Credit": "turnwise.ops.credit",
+}
 __all__ = [
     "AXES",
     "PRESETS",
     "Algorithm",
     "Credit",
     "Critic",
+    "Level",
     "Loss",
+    "Need",
     "Part",
+    "Ratios",
+    "Terms",
+    "Trait",
     "apply_filters",
     "compute_credit",
     "compute_loss",
+    "declares",
     "explain",
     "find_algorithm",
     "load",
     "make_scale",
     "preset",
+    "refuses",
     "resolve",
+    "warns",
 ]
 
 

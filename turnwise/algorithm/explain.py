@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 
-from turnwise.algorithm.parts import Part, function_of
+from turnwise.algorithm.parts import Part, facts, function_of
 from turnwise.algorithm.presets import MARKS, NOTES, PRESETS, preset
 from turnwise.algorithm.row import Algorithm
 from turnwise.algorithm.rules import resolve
-
-_RATIO_SYMBOLS = {"token": "w_t", "turn": "w_k", "sequence": "s_i"}
+from turnwise.ops.facts import Need, Trait, formula_of
 
 
 def explain(row: Algorithm) -> str:
@@ -46,81 +46,60 @@ def _title(row: Algorithm) -> str:
 
 
 def _objective(row: Algorithm) -> str:
-    factor = "" if row.mismatch.kind == "none" else "ρ_t · "
+    factor = "" if _is_neutral("mismatch", row.mismatch) else "ρ_t · "
     lines = [f"maximise   J = {equation('weights', row.weights)}  {factor}{_term(row)}"]
-    lines += [f"minus      {_penalty(part)}" for part in row.regularizers]
+    lines += [f"minus      {_with_numbers(equation('regularizers', part), part)}" for part in row.regularizers]
     if row.needs_critic:
         loss = equation("value_loss", row.critic.loss).replace("\n", "\n" + " " * len("minimise   "))
         weighed = "" if row.critic.coef == 1 else f", weighed by {row.critic.coef:g}"
         lines.append(f"minimise   {loss}     (critic, per {row.critic.level}{weighed})")
-    if row.scale.kind != "none":
-        target = "the optimiser's step" if row.scale.options["apply"] == "step" else "the gradient"
-        lines.append(f"then       {target} is multiplied by  {_scale_formula(row)}")
+    if not _is_neutral("scale", row.scale):
+        target = "the gradient" if row.scale.options.get("apply") == "gradient" else "the optimiser's step"
+        written = formula_of(function_of("scale", row.scale.kind), row.scale.options)
+        lines.append(f"then       {target} is multiplied by  {written or _right_side(equation('scale', row.scale))}")
     return "\n".join(lines)
 
 
-def _penalty(part: Part) -> str:
-    return equation("regularizers", part).replace("coef", f"{part.options.get('coef', 'coef')}")
-
-
 def _term(row: Algorithm) -> str:
-    """The surrogate with the row's own ratio and bounds written in."""
-    w, options = _RATIO_SYMBOLS.get(row.ratio.kind, "w_t"), row.surrogate.options
-    if row.surrogate.kind == "ppo-clip":
-        bounds = f"{1 - options['low']:g}, {1 + options['high']:g}"
-        return f"min( {w} Â_t , clip({w}, {bounds}) Â_t )"
-    if row.surrogate.kind == "mask":
-        return f"M_t · sg[ min({w}, {options['cap']:g}) ] · Â_t · log π_t"
-    if row.surrogate.kind == "cispo":
-        return f"sg[ clip({w}, {1 - options['low']:g}, {1 + options['high']:g}) ] · Â_t · log π_t"
-    return {"reinforce": "Â_t · log π_t", "nll": "log π_t"}.get(row.surrogate.kind, f"{row.surrogate}_t")
+    """The surrogate's equation with the row's own ratio and numbers written in."""
+    symbol = equation("ratio", row.ratio).partition(" =")[0]
+    term = _right_side(equation("surrogate", row.surrogate).splitlines()[0])
+    term = re.sub(r"\bw\b", symbol, term)
+    return _with_numbers(re.sub(r"\bA_t\b", "Â_t", term), row.surrogate)
 
 
-def _scale_formula(row: Algorithm) -> str:
-    formulas = {"clip-bias": _clip_bias_formula, "drift": _drift_formula}
-    if row.scale.kind in formulas:
-        return formulas[row.scale.kind](row)
-    return equation("scale", row.scale).removeprefix("scale = ")  # of a part of the user's own
+def _with_numbers(text: str, part: Part) -> str:
+    """The text with the part's options replaced by their values; `1+high` becomes one number."""
+    for name, value in part.options.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            text = text.replace(f"1−{name}", f"{1 - value:g}").replace(f"1+{name}", f"{1 + value:g}")
+            text = re.sub(rf"\b{name}\b", f"{value:g}", text)
+    return text
 
 
-def _drift_formula(row: Algorithm) -> str:
-    options = row.scale.options
-    measured = {"kl": "KL(μ ‖ π)", "clips": "clipped share"}[options["measure"]]
-    power = "" if options["power"] == 1 else f"^{options['power']:g}"
-    return f"min(1, {options['target']:g} / {measured}){power}"
+def _right_side(text: str) -> str:
+    return text.partition(" = ")[2] or text
 
 
-def _clip_bias_formula(row: Algorithm) -> str:
-    options = row.scale.options
-    c0 = "c0" if options["threshold"] is None else f"{options['threshold']:g}"
-    norm = f"‖C_{row.ratio.kind}‖"
-    formulas = {"safe": f"1 / max(1, {norm}/{c0})", "soft": f"1 / (1 + {norm}/{c0})", "paper": f"1 / {norm}"}
-    calibrated = f",  c0 = {options['target']:g} · median of the first {options['calibration']} norms"
-    return formulas[options["form"]] + (calibrated if options["threshold"] is None else "")
+def _is_neutral(axis: str, part: Part) -> bool:
+    return Trait.NEUTRAL in facts(axis, part)
 
 
 def _parts(row: Algorithm) -> Iterator[str]:
-    chosen = [
-        ("sampling", row.sampling),
-        *(("reward", part) for part in row.reward),
-        ("advantage", row.advantage),
-        ("normalizer", row.normalizer),
-        ("ratio", row.ratio),
-        ("mismatch", row.mismatch),
-        ("surrogate", row.surrogate),
-        ("scale", row.scale),
-    ]
-    for axis, part in chosen:
-        if part.kind != "none":
+    described = ("filters", "weights", "regularizers", "value_loss")  # where the objective and the schedule are
+    for axis, part in row.parts():
+        if axis not in described and not _is_neutral(axis, part):
             text = equation(axis, part)
-            against_sampler = axis == "ratio" and part.options.get("against") == "mu"
+            against_sampler = axis == "ratio" and Need.SAMPLER in facts(axis, part)
             yield f"{axis}: {part}\n" + textwrap.indent(text.replace("π_old", "μ") if against_sampler else text, "    ")
 
 
 def _schedule(row: Algorithm) -> str:
     filters = ", ".join(str(part) for part in row.filters) or "none"
     updates = f"{row.epochs} epoch(s) × {row.minibatches} minibatch(es) = {row.updates_per_rollout} updates per rollout"
-    return f"left out: {filters}\nupdates:  {updates}, max_lag {row.max_lag}"
+    after = {"lost": "nothing follows", "bootstrap": "the critic's value follows"}[row.cut]
+    limits = f"\nat a limit of turns, tokens or context: {after}" if row.needs_critic or row.cut != "lost" else ""
+    return f"left out: {filters}\nupdates:  {updates}, max_lag {row.max_lag}{limits}"
 
 
 def _warnings(row: Algorithm) -> Iterator[str]:

@@ -3,50 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from turnwise.algorithm.parts import Part, function_of
+from turnwise.algorithm import axes
+from turnwise.algorithm.parts import Part, bind
 from turnwise.algorithm.row import Algorithm
 from turnwise.algorithm.rules import resolve
 from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.chains import require_whole_trajectories
 from turnwise.ops.clip_bias import bias_coefficients
 from turnwise.ops.credit import Credit
-from turnwise.ops.diagnostics import TurnTable, turn_table
-from turnwise.ops.normalizers import Reduce, alone
-from turnwise.ops.scales import StepScale
-from turnwise.ops.surrogates import WITHOUT_RATIO, Ratios, Terms
+from turnwise.ops.diagnostics import turn_table
+from turnwise.ops.facts import Need
+from turnwise.ops.step_scale import StepScale
+from turnwise.ops.terms import Loss, Ratios, Terms
 from turnwise.ops.values import valued_tokens
 from turnwise.ops.weights import Counts, trajectory_tokens
+from turnwise.ranks import Reduce, alone
 from turnwise.types import Group
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loss:
-    """The loss of one micro-batch. Its numbers and its table add up over micro-batches and ranks."""
-
-    total: Tensor
-    """What to call backward on: policy + regularisers + value."""
-    policy: Tensor
-    regularizers: dict[str, Tensor]
-    value: Tensor | None
-    bias: Tensor | None
-    """J_unclipped − J_clipped, whose gradient is the clipping bias C; None when nothing was clipped."""
-    bias_T: Tensor | None
-    """∂bias/∂log π_t; None when nothing was clipped."""
-    table: TurnTable
-    """Diagnostics by turn index."""
 
 
 def apply_filters(row: Algorithm, groups: Sequence[Group]) -> list[Group]:
     """Leave out what the row's filters leave out; groups without trajectories go too."""
     kept = list(groups)
     for part in row.filters:
-        kept = [_call("filters", part, group) for group in kept]
+        kept = [bind(axes.FILTERS, part)(group) for group in kept]
         kept = [group for group in kept if group.trajectories]
     return kept
 
@@ -62,14 +47,14 @@ def compute_credit(row: Algorithm, batch: TokenBatch, *, reduce: Reduce = alone)
     require_whole_trajectories(batch)
     with torch.no_grad():
         for part in row.reward:
-            batch = batch.with_(reward_T=_stream("reward", part, batch, _call("reward", part, batch)))
+            batch = batch.with_(reward_T=_stream("reward", part, batch, bind(axes.REWARD, part)(batch)))
         credit = _credit(row.advantage, batch)
-        advantage_T = _call("normalizer", row.normalizer, batch, credit.advantage_T, reduce)
-        advantage_T = _stream("normalizer", row.normalizer, batch, advantage_T)
-        batch.require_finite("advantage", advantage_T)
-        batch = batch.with_(
-            advantage_T=advantage_T, return_T=credit.return_T, mismatch_T=_call("mismatch", row.mismatch, batch)
-        )
+        if credit is not None:
+            advantage_T = bind(axes.NORMALIZER, row.normalizer)(batch, credit.advantage_T, reduce)
+            advantage_T = _stream("normalizer", row.normalizer, batch, advantage_T)
+            batch.require_finite("advantage", advantage_T)
+            batch = batch.with_(advantage_T=advantage_T, return_T=credit.return_T)
+        batch = batch.with_(mismatch_T=bind(axes.MISMATCH, row.mismatch)(batch))
         return batch.with_(kept_S=trajectory_tokens(batch), credited=True)
 
 
@@ -79,15 +64,16 @@ def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: C
     `counts` are those of the whole optimiser step, over all micro-batches and ranks; without them this batch is it.
     """
     counts = counts or Counts.of(batch)
-    _check_scores(batch, scores)
+    _check_shape(batch, scores.logprob_T)
+    batch.require_finite("log-prob", scores.logprob_T)
     scores = _on_sampled(batch, scores)
-    weight_T = _call("weights", row.weights, batch, counts)
-    ratio_T, terms = _surrogate(row, batch, scores.logprob_T)
-    corrected_T = weight_T if batch.mismatch_T is None else weight_T * batch.mismatch_T
-    policy = -(corrected_T * terms.objective_T).sum()
-    bias, bias_T = _clip_bias(terms, corrected_T, scores.logprob_T)
+    weight_T = bind(axes.WEIGHTS, row.weights)(batch, counts)
+    ratio_T, terms = _surrogate(row, batch, scores)
+    corrected = terms.weigh(batch, weight_T if batch.mismatch_T is None else weight_T * batch.mismatch_T)
+    policy = -(corrected * terms.objective).sum()
+    bias, bias_T = _clip_bias(terms, corrected, scores.logprob_T)
     regularizers = {
-        part.kind: _masked_sum(weight_T, _call("regularizers", part, batch, scores)) for part in row.regularizers
+        part.kind: _penalty(batch, weight_T, bind(axes.REGULARIZERS, part)(batch, scores)) for part in row.regularizers
     }
     valued_T = valued_tokens(batch, row.critic.level) if row.critic.level != "none" else None
     value = None if valued_T is None else _value_loss(row, batch, scores, valued_T, counts)
@@ -103,7 +89,7 @@ def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: C
             batch,
             scores,
             ratio_T=ratio_T.detach(),
-            clipped_T=terms.clipped_T,
+            clipped_T=terms.clipped_tokens(batch),
             valued_T=valued_T,
             bias_T=bias_T,
         ),
@@ -117,17 +103,13 @@ def token_ratios(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> tuple[
     """
     _check_shape(batch, logprob_T)
     with torch.no_grad():
-        ratio_T, terms = _surrogate(row, batch, _zero_elsewhere(batch, logprob_T))
-    return torch.where(batch.sampled_T, ratio_T, 1.0), terms.clipped_T & batch.sampled_T
+        ratio_T, terms = _surrogate(row, batch, Scores(logprob_T=_zero_elsewhere(batch, logprob_T)))
+    return torch.where(batch.sampled_T, ratio_T, 1.0), terms.clipped_tokens(batch) & batch.sampled_T
 
 
 def make_scale(row: Algorithm) -> StepScale | None:
     """The row's step scale: stateful, one per run; None when steps are taken as they are."""
-    return _call("scale", row.scale)
-
-
-def _call(axis: str, part: Part, *arguments: Any) -> Any:
-    return function_of(axis, part.kind)(*arguments, **part.options)
+    return bind(axes.SCALE, row.scale)()
 
 
 def _require_no_credit(batch: TokenBatch) -> None:
@@ -138,8 +120,10 @@ def _require_no_credit(batch: TokenBatch) -> None:
         )
 
 
-def _credit(part: Part, batch: TokenBatch) -> Credit:
-    credit = _call("advantage", part, batch)
+def _credit(part: Part, batch: TokenBatch) -> Credit | None:
+    credit: Any = bind(axes.ADVANTAGE, part)(batch)
+    if credit is None:
+        return None
     if not isinstance(credit, Credit):
         raise ValueError(
             f"advantage {part.kind} returned {type(credit).__name__}; "
@@ -161,14 +145,9 @@ def _stream(axis: str, part: Part, batch: TokenBatch, values_T: Any) -> Tensor:
     return values_T.detach()
 
 
-def _check_scores(batch: TokenBatch, scores: Scores) -> None:
-    _check_shape(batch, scores.logprob_T)
-    batch.require_finite("log-prob", scores.logprob_T)
-
-
 def _check_shape(batch: TokenBatch, logprob_T: Tensor) -> None:
-    if batch.advantage_T is None:
-        raise ValueError("the batch has no advantages; run compute_credit first")
+    if not batch.credited and batch.advantage_T is None:
+        raise ValueError("the batch has no credit; run compute_credit first")
     if logprob_T.shape != batch.ids_T.shape:
         raise ValueError(
             f"log-probs have shape {tuple(logprob_T.shape)} but the batch has {batch.tokens} tokens; "
@@ -187,40 +166,46 @@ def _zero_elsewhere(batch: TokenBatch, stream: Tensor) -> Tensor:
     return torch.where(mask_T if stream.dim() == 1 else mask_T[:, None], stream, 0)
 
 
-def _surrogate(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> tuple[Tensor, Terms]:
-    ratio_T = _ratio(row, batch, logprob_T)
+def _surrogate(row: Algorithm, batch: TokenBatch, scores: Scores) -> tuple[Tensor, Terms]:
+    ratio_T = _ratio(row, batch, scores.logprob_T)
 
     def against_old() -> Tensor:
-        if row.ratio.options.get("against", "old") == "old":
+        if Need.OLD in row.facts("ratio"):
             return ratio_T
         decision = row.ratio.model_copy(update={"options": {**row.ratio.options, "against": "old"}})
-        return _call("ratio", decision, batch, logprob_T)
+        return bind(axes.RATIO, decision)(batch, scores.logprob_T)
 
     ratios = Ratios(weight_T=ratio_T, against_old=against_old)
-    return ratio_T, _call("surrogate", row.surrogate, ratios, logprob_T, batch.advantage_T)
+    return ratio_T, bind(axes.SURROGATE, row.surrogate)(batch, scores, ratios)
 
 
 def _ratio(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> Tensor:
-    base_T = batch.mu_T if row.ratio.options.get("against") == "mu" else batch.old_T
-    if base_T is None and row.surrogate.kind in WITHOUT_RATIO:
+    base_T = batch.mu_T if Need.SAMPLER in row.facts("ratio") else batch.old_T
+    if base_T is None and Need.RATIO not in row.facts("surrogate"):
         return torch.ones_like(logprob_T)  # such a row takes its data for the present policy's
-    return _call("ratio", row.ratio, batch, logprob_T)
+    return bind(axes.RATIO, row.ratio)(batch, logprob_T)
 
 
-def _clip_bias(terms: Terms, weight_T: Tensor, logprob_T: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    active_T = terms.clipped_T & (weight_T != 0)
-    if not bool(active_T.any()) or not logprob_T.requires_grad:
+def _clip_bias(terms: Terms, weight: Tensor, logprob_T: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    if terms.clipped is None or terms.unclipped is None or not logprob_T.requires_grad:
         return None, None
-    bias = (weight_T * (terms.unclipped_T - terms.objective_T)).sum()
+    if not bool((terms.clipped & (weight != 0)).any()):
+        return None, None
+    bias = (weight * (terms.unclipped - terms.objective)).sum()
     return bias, bias_coefficients(bias, logprob_T)
 
 
-def _masked_sum(weight_T: Tensor, penalty_T: Tensor) -> Tensor:
-    return (weight_T * torch.where(weight_T != 0, penalty_T, 0)).sum()
+def _penalty(batch: TokenBatch, weight_T: Tensor, penalty: Tensor | Terms) -> Tensor:
+    terms = penalty if isinstance(penalty, Terms) else Terms(objective=penalty)
+    return _masked_sum(terms.weigh(batch, weight_T), terms.objective)
+
+
+def _masked_sum(weight: Tensor, penalty: Tensor) -> Tensor:
+    return (weight * torch.where(weight != 0, penalty, 0)).sum()
 
 
 def _value_loss(row: Algorithm, batch: TokenBatch, scores: Scores, valued_T: Tensor, counts: Counts) -> Tensor:
     """The critic's mean loss over tokens or, at their first token, over turns; times its coefficient."""
-    loss_T: Tensor = _call("value_loss", row.critic.loss, batch, scores)
+    loss_T = bind(axes.VALUE_LOSS, row.critic.loss)(batch, scores)
     count = counts.turns if row.critic.level == "turn" else counts.tokens
     return row.critic.coef * _masked_sum(valued_T.to(loss_T) / max(count, 1), loss_T)

@@ -4,47 +4,15 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from importlib import import_module
-from typing import Any, get_type_hints
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any, cast, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_serializer, model_validator
 
+from turnwise.algorithm.axes import AXES, Axis, Contract, axis_named
+from turnwise.ops.facts import Fact, facts_of, has_declared
 from turnwise.outside import is_unread, load
-
-_HOMES = {
-    "sampling": "tries:SAMPLING",
-    "filters": "filters:FILTERS",
-    "reward": "rewards:REWARDS",
-    "advantage": "advantages:ADVANTAGES",
-    "normalizer": "normalizers:NORMALIZERS",
-    "ratio": "ratios:RATIOS",
-    "mismatch": "mismatch:MISMATCHES",
-    "surrogate": "surrogates:SURROGATES",
-    "scale": "scale_kinds:SCALES",
-    "weights": "weights:WEIGHTS",
-    "regularizers": "regularizers:REGULARIZERS",
-    "value_loss": "values:VALUE_LOSSES",
-}
-
-
-class _Axes(Mapping[str, Mapping[str, Callable[..., Any]]]):
-    """The tables of `turnwise.ops` by axis. They load on use: naming an axis, or an algorithm, needs no torch."""
-
-    def __getitem__(self, axis: str) -> Mapping[str, Callable[..., Any]]:
-        module, _, table = _HOMES[axis].partition(":")
-        return getattr(import_module(f"turnwise.ops.{module}"), table)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(_HOMES)
-
-    def __len__(self) -> int:
-        return len(_HOMES)
-
-
-AXES: Mapping[str, Mapping[str, Callable[..., Any]]] = _Axes()
-"""Each axis owns a table of functions; a row of an algorithm picks from them."""
 
 
 class Part(BaseModel):
@@ -74,6 +42,21 @@ class Part(BaseModel):
     def __str__(self) -> str:
         inner = ", ".join(f"{name}={value}" for name, value in self.options.items() if value is not None)
         return f"{self.kind}({inner})" if inner else self.kind
+
+
+def bind(axis: Axis[Contract], part: Part) -> Contract:
+    """The part as its axis calls it, with its options filled in."""
+    return cast(Contract, partial(function_of(axis.name, part.kind), **part.options))
+
+
+def facts(axis: str, part: Part) -> frozenset[Fact]:
+    """What the part declares with its options: what it needs, and what the rules may know."""
+    return frozenset() if is_unread(part.kind) else facts_of(function_of(axis, part.kind), part.options)
+
+
+def is_silent(axis: str, part: Part) -> bool:
+    """Whether the part declares nothing at all, as many parts of users do: the rules then leave it alone."""
+    return is_unread(part.kind) or not has_declared(function_of(axis, part.kind))
 
 
 def function_of(axis: str, kind: str) -> Callable[..., Any]:
@@ -114,7 +97,7 @@ def _is_function(axis: str, found: Any) -> bool:
 
 def _check_signature(axis: str, part: Part) -> None:
     """A part from outside is called with what its axis hands over; everything else must be keyword-only."""
-    handed, function = _positional(next(iter(AXES[axis].values()))), function_of(axis, part.kind)
+    handed, function = axis_named(axis).handed, function_of(axis, part.kind)
     taken, kinds = _positional(function), {each.kind for each in inspect.signature(function).parameters.values()}
     if len(taken) < len(handed) or kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
         raise ValueError(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from turnwise.algorithm.parts import AXES, Part, complete
+from turnwise.algorithm.axes import AXES
+from turnwise.algorithm.parts import Part, complete, facts
+from turnwise.ops.facts import Fact, Need, Trait
 
 NONE = Part(kind="none")
-GROUP_ADVANTAGES = frozenset({"group-mean", "leave-one-out", "anchor-state"})
 _LISTS = frozenset({"filters", "reward", "regularizers"})
-REFERENCE_USERS = frozenset({"kl", "token-kl"})
+_OF_REFERENCE = frozenset({Need.REFERENCE, Need.KL_TO_REFERENCE, Need.KL_FROM_REFERENCE})
 
 
 class Critic(BaseModel):
@@ -45,7 +46,10 @@ class Algorithm(BaseModel):
     sampling: Part = Part(kind="plain")
     filters: tuple[Part, ...] = (Part(kind="errored"),)
     reward: tuple[Part, ...] = ()
-    advantage: Part
+    advantage: Part = NONE
+    cut: Literal["lost", "bootstrap"] = "lost"
+    """What follows where a limit of turns, tokens or context ended an episode: nothing, or what the critic expects
+    there. A policy that is paid what the critic expects learns to run into the limit."""
     normalizer: Part = NONE
     ratio: Part = Part(kind="token")
     mismatch: Part = NONE
@@ -102,17 +106,29 @@ class Algorithm(BaseModel):
     def needs_critic(self) -> bool:
         return self.critic.level != "none"
 
+    def parts(self) -> Iterator[tuple[str, Part]]:
+        """Every part that the row is made of, with its axis."""
+        for axis in AXES:
+            if axis in _LISTS:
+                yield from ((axis, part) for part in getattr(self, axis))
+            elif axis in type(self).model_fields:
+                yield axis, getattr(self, axis)
+        if self.needs_critic:
+            yield "value_loss", self.critic.loss
+
+    def facts(self, *axes: str) -> frozenset[Fact]:
+        """What the parts of these axes declare; of all axes where none is named."""
+        chosen = [facts(axis, part) for axis, part in self.parts() if not axes or axis in axes]
+        return frozenset[Fact]().union(*chosen)
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the parts need together: the learner provides exactly this."""
+        return frozenset(fact for fact in self.facts() if isinstance(fact, Need))
+
     @property
     def needs_reference(self) -> bool:
-        return any(part.kind in REFERENCE_USERS for part in (*self.reward, *self.regularizers))
-
-    @property
-    def needs_groups(self) -> bool:
-        return self.advantage.kind in GROUP_ADVANTAGES or self.normalizer.kind == "group-std"
-
-    @property
-    def needs_sampler_logprobs(self) -> bool:
-        return self.mismatch.kind != "none" or self.ratio.options.get("against") == "mu"
+        return not self.needs.isdisjoint(_OF_REFERENCE)
 
     @property
     def moves_by_advantage_alone(self) -> bool:
@@ -120,12 +136,7 @@ class Algorithm(BaseModel):
 
         Sequences of such tokens are scored for scales and diagnostics, and left out of the backward pass.
         """
-        scales = self.surrogate.kind in ("ppo-clip", "mask", "cispo", "reinforce")
-        return scales and not self.needs_critic and not self.regularizers
-
-    @property
-    def needs_collision(self) -> bool:
-        return self.scale.options.get("estimator") == "logit"
+        return Trait.FOLLOWS_ADVANTAGE in self.facts("surrogate") and not self.needs_critic and not self.regularizers
 
 
 def _unknown_axis(axis: str, axes: list[str]) -> str:

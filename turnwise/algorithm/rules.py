@@ -1,109 +1,106 @@
-"""Which rows make no sense, and which deserve a warning. Every message names the axis and the fix."""
+"""Which rows make no sense, and which deserve a warning. Every message names the axis and the fix.
+
+The rules ask what parts declare (`ops/facts.py`), never what they are called. A part that declares nothing, such as
+most parts of users, is left alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turnwise.algorithm.row import GROUP_ADVANTAGES, Algorithm
-
-TOKEN_VALUES = frozenset({"gae", "split-gae", "bilevel-gae"})
-TURN_VALUES = frozenset({"turn-gae"})
-ON_POLICY_ONLY = frozenset({"reinforce"})
+from turnwise.algorithm.parts import function_of, is_silent
+from turnwise.algorithm.row import Algorithm
+from turnwise.ops.facts import Need, Trait, objections
+from turnwise.outside import is_unread
 
 
 def resolve(row: Algorithm) -> list[str]:
     """Raise ValueError if the row is impossible; else return its warnings."""
-    refusals = [*_reward_refusals(row), *_credit_refusals(row), *_loss_refusals(row), *_scale_refusals(row)]
+    refusals = [*_of_parts(row, fatal=True), *_credit_refusals(row), *_value_refusals(row), *_loss_refusals(row)]
     if refusals:
         raise ValueError(f"algorithm {row.name!r}: " + "\n".join(refusals))
-    return [*_gradient_warnings(row), *_staleness_warnings(row), *_scale_warnings(row)]
+    return [*_gradient_warnings(row), *_staleness_warnings(row), *_of_parts(row, fatal=False)]
 
 
-def _reward_refusals(row: Algorithm) -> Iterator[str]:
-    for part in row.reward:
-        if part.kind == "overlong" and part.options["margin"] > part.options["limit"]:
-            limit, margin = part.options["limit"], part.options["margin"]
-            yield f"reward.overlong: margin={margin} above limit={limit} punishes every length; set margin below limit"
+def _of_parts(row: Algorithm, *, fatal: bool) -> Iterator[str]:
+    """What parts say against their own options."""
+    for axis, part in row.parts():
+        if not is_unread(part.kind):
+            for text in objections(function_of(axis, part.kind), part.options, fatal=fatal):
+                yield f"{axis}.{part.kind}: {text}"
 
 
 def _credit_refusals(row: Algorithm) -> Iterator[str]:
-    advantage, level = row.advantage.kind, row.critic.level
-    outside = ":" in advantage  # a part from elsewhere knows best
-    if row.needs_groups and row.sampling.kind != "group":
-        axis = "advantage" if advantage in GROUP_ADVANTAGES else "normalizer"
-        chosen = advantage if axis == "advantage" else row.normalizer.kind
-        yield f"{axis}={chosen} compares tries at the same task; set sampling to {{kind: group, size: 8}}"
-    if row.normalizer.kind == "group-std" and advantage not in GROUP_ADVANTAGES and not outside:
-        yield f"normalizer=group-std divides a group comparison, not {advantage}; set advantage to group-mean"
-    if row.normalizer.kind == "group-std" and advantage == "anchor-state" and row.advantage.options["std"]:
-        yield "normalizer=group-std would divide a second time; set it to none or advantage.std to false"
-    if advantage in TOKEN_VALUES and level != "token":
-        yield f"advantage={advantage} reads a value for every token; set critic.level to token"
-    if advantage in TURN_VALUES and level == "none":
-        yield f"advantage={advantage} reads a value for every turn; set critic.level to turn"
-    if level != "none" and advantage not in TOKEN_VALUES | TURN_VALUES and not outside:
-        yield f"critic.level={level} learns values that advantage={advantage} never reads; set critic.level to none"
-    if row.normalizer.kind == "batch-turns" and not _constant_in_turn(row):
-        yield f"normalizer=batch-turns needs one advantage per turn; {advantage} gives one per token: use batch-tokens"
+    advantage, normalizer = row.facts("advantage"), row.facts("normalizer")
+    silent = is_silent("advantage", row.advantage)  # then it may be anything
+    if Trait.NEUTRAL in advantage:
+        if Need.ADVANTAGE in row.needs:
+            yield f"surrogate={row.surrogate.kind} needs an advantage; set advantage, to gae or group-mean for instance"
+        if Trait.NEUTRAL not in normalizer:
+            yield f"normalizer={row.normalizer.kind} has no advantage to normalise; set normalizer to none"
+        return
+    for axis, chosen, said in (("advantage", row.advantage, advantage), ("normalizer", row.normalizer, normalizer)):
+        if Need.GROUPS in said and Trait.MAKES_GROUPS not in row.facts("sampling"):
+            yield f"{axis}={chosen.kind} compares tries at the same task; set sampling to {{kind: group, size: 8}}"
+            break
+    if Need.GROUPS in normalizer and Need.GROUPS not in advantage and not silent:
+        yield (
+            f"normalizer={row.normalizer.kind} divides a group comparison, not {row.advantage.kind}; "
+            "set advantage to group-mean"
+        )
+    if Trait.DIVIDES_BY_SPREAD in advantage and Trait.DIVIDES_BY_SPREAD in normalizer:
+        yield (f"normalizer={row.normalizer.kind} would divide a second time; set it to none or advantage.std to false")
+    if Need.TURN_ADVANTAGES in normalizer and Trait.SAME_IN_TURN not in advantage and not silent:
+        yield (
+            f"normalizer={row.normalizer.kind} needs one advantage per turn; {row.advantage.kind} gives one per token: "
+            "use batch-tokens"
+        )
+
+
+def _value_refusals(row: Algorithm) -> Iterator[str]:
+    chosen, level = row.advantage.kind, row.critic.level
+    needs = row.facts("advantage")
+    if Need.TOKEN_VALUES in needs and level != "token":
+        yield f"advantage={chosen} reads a value for every token; set critic.level to token"
+    if Need.TURN_VALUES in needs and level == "none":
+        yield f"advantage={chosen} reads a value for every turn; set critic.level to turn"
+    unread = needs.isdisjoint({Need.TOKEN_VALUES, Need.TURN_VALUES}) and not is_silent("advantage", row.advantage)
+    if level != "none" and unread:
+        yield f"critic.level={level} learns values that advantage={chosen} never reads; set critic.level to none"
 
 
 def _loss_refusals(row: Algorithm) -> Iterator[str]:
     kinds = [part.kind for part in row.regularizers]
     for kind in sorted({kind for kind in kinds if kinds.count(kind) > 1}):
         yield f"regularizers has {kind} {kinds.count(kind)} times; write it once, with the sum of their coef"
-    if row.ratio.options.get("against") == "mu" and row.mismatch.kind != "none":
+    if Need.SAMPLER in row.facts("ratio") and Need.SAMPLER in row.facts("mismatch"):
         yield f"ratio.against=mu already corrects for the sampler; set mismatch to none (it is {row.mismatch.kind})"
-    if row.surrogate.kind == "ppo-clip" and row.surrogate.options["dual"] is not None:
-        high, dual = row.surrogate.options["high"], row.surrogate.options["dual"]
-        if dual <= 1 + high:
-            yield f"surrogate.dual={dual} must lie above 1 + high = {1 + high}; 3 is usual"
-
-
-def _scale_refusals(row: Algorithm) -> Iterator[str]:
-    from turnwise.ops.surrogates import CLIPPING, SURROGATES  # here, because it imports torch
-
-    if row.scale.kind == "clip-bias" and row.surrogate.kind in SURROGATES.keys() - CLIPPING:
-        yield f"scale=clip-bias needs a surrogate that clips, not {row.surrogate.kind}; set scale to none"
+    clips = Trait.CLIPS in row.facts("surrogate") or is_silent("surrogate", row.surrogate)
+    if Need.CLIPPING in row.facts("scale") and not clips:
+        yield f"scale={row.scale.kind} needs a surrogate that clips, not {row.surrogate.kind}; set scale to none"
 
 
 def _gradient_warnings(row: Algorithm) -> Iterator[str]:
-    pooled = row.ratio.kind != "token" and row.ratio.options["gradient"] == "flow"
-    if row.surrogate.kind == "ppo-clip" and pooled and not _constant_in(row, row.ratio.kind):
+    if Trait.THROUGH_RATIO not in row.facts("surrogate"):
+        return
+    ratio, advantage = row.facts("ratio"), row.facts("advantage")
+    silent = is_silent("advantage", row.advantage)
+    fine_in_turn = Trait.PER_TURN in ratio and Trait.SAME_IN_TURN not in advantage and not silent
+    fine_in_sequence = Trait.PER_SEQUENCE in ratio and Trait.SAME_IN_SEQUENCE not in advantage and not silent
+    if (fine_in_turn or fine_in_sequence) and row.ratio.options.get("gradient") == "flow":
         yield (
             f"advantage={row.advantage.kind} is finer than ratio={row.ratio.kind}: even on-policy the gradient is not "
             f"the plain policy gradient, every token gets the mean advantage of its {row.ratio.kind}"
         )
-    if row.ratio.kind == "sequence" and row.surrogate.kind == "ppo-clip" and row.surrogate.options["high"] > 0.05:
-        high = row.surrogate.options["high"]
+    high = row.surrogate.options.get("high", 0.0)
+    if Trait.PER_SEQUENCE in ratio and high > 0.05:
         yield f"surrogate.high={high} hardly ever binds for a sequence mean; GSPO uses about 4e-4"
-    if row.ratio.options.get("pooling") == "sum":
-        yield "ratio.pooling=sum multiplies token ratios, so the clip binds after a few tokens; mean is usual"
 
 
 def _staleness_warnings(row: Algorithm) -> Iterator[str]:
-    if row.surrogate.kind in ON_POLICY_ONLY and row.updates_per_rollout > 1:
+    if Trait.FIRST_UPDATE_ONLY in row.facts("surrogate") and row.updates_per_rollout > 1:
         yield f"surrogate={row.surrogate.kind} is wrong after the first update; set epochs and minibatches to 1"
-    if row.max_lag > 0 and not row.needs_sampler_logprobs:
+    if row.max_lag > 0 and Need.SAMPLER not in row.facts("ratio", "mismatch"):
         yield f"max_lag={row.max_lag} leaves stale turns uncorrected; set mismatch to truncated or ratio.against to mu"
-    if row.scale.kind != "none" and row.updates_per_rollout == 1 and row.max_lag == 0:
+    if Trait.NEUTRAL not in row.facts("scale") and row.updates_per_rollout == 1 and row.max_lag == 0:
         yield f"scale={row.scale.kind} does nothing with one update per rollout: the policy is still the sampler"
-
-
-def _scale_warnings(row: Algorithm) -> Iterator[str]:
-    if row.scale.options.get("apply") == "gradient":
-        yield "scale.apply=gradient: Adam divides the factor out again; near-inert or harmful in our pilot, step worked"
-    if row.scale.options.get("form") == "paper":
-        yield "scale.form=paper amplifies steps while the norm of the clipping bias is below 1; safe has a floor"
-
-
-def _constant_in_turn(row: Algorithm) -> bool:
-    outside = ":" in row.advantage.kind  # a part from elsewhere knows best
-    turn_level = row.advantage.options.get("level") == "turn"
-    return row.advantage.kind in GROUP_ADVANTAGES | TURN_VALUES or turn_level or outside
-
-
-def _constant_in(row: Algorithm, level: str) -> bool:
-    """Whether all tokens of a turn or sequence get the same advantage."""
-    if level == "turn":
-        return _constant_in_turn(row)
-    return row.advantage.kind in GROUP_ADVANTAGES - {"anchor-state"}

@@ -19,7 +19,6 @@ from turnwise.runs.disk import RunFolderError
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.journal import read_journal
 from turnwise.runs.ledger import read_groups
-from turnwise.sources.imitation import IMITATION
 from turnwise.train.setup import circumstances, load_policy
 from turnwise.train.stages import FIXED, SFT
 from turnwise.train.state import hand_over, load_learner, read_state
@@ -50,7 +49,7 @@ class Recording:
     @property
     def imitates(self) -> bool:
         """Whether its episodes are demonstrations."""
-        return self.recipe.algorithm.name == IMITATION.name
+        return self.recipe.stage == "imitation"
 
     def recipe_at(self, step: int) -> Recipe:
         """The recipe with which a step was learnt: a run may have been resumed with changes."""

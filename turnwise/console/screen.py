@@ -23,7 +23,6 @@ from turnwise.guard.guard import Incident
 from turnwise.metrics import Row
 from turnwise.recipe.schema import Recipe
 from turnwise.runs.journal import read_journal
-from turnwise.sources.imitation import IMITATION
 from turnwise.types import Trajectory
 from turnwise.untrusted import printable
 from turnwise.words import counted
@@ -73,7 +72,7 @@ class RunConsole:
         )
         self._progress = Progress(
             steps=recipe.train.steps,
-            imitates=recipe.algorithm.name == IMITATION.name,
+            imitates=recipe.stage == "imitation",
             rows=rows,
             evaluations=evaluations,
             clock=self._clock,

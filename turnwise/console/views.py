@@ -16,7 +16,6 @@ from turnwise.console.progress import Progress, lost_in, step_of
 from turnwise.guard.guard import Incident
 from turnwise.metrics import Row, number
 from turnwise.recipe.schema import Recipe
-from turnwise.sources.imitation import IMITATION
 from turnwise.untrusted import printable
 from turnwise.words import counted
 
@@ -120,7 +119,7 @@ def title(recipe: Recipe) -> Text:
     """What is trained, where and how."""
     text = Text(printable(recipe.algorithm.name), "bold").append(f" on {printable(recipe.env.id)}", "bold")
     size = counted(recipe.rollout.episodes, "episode")
-    if recipe.sft is not None and recipe.algorithm.name == IMITATION.name:
+    if recipe.sft is not None and recipe.stage == "imitation":
         size = counted(recipe.sft.batch, "demonstration")
     steps = counted(recipe.train.steps, "step")
     return text.append(f" · model {printable(recipe.model.name)} · {steps} of {size}")
@@ -188,7 +187,7 @@ def next_steps(recipe: Recipe, folder: Path, progress: Progress, *, briefly: boo
     lines = {"run folder": run}
     if progress.step < steps:
         lines["carry on"] = f"turnwise resume {run}"
-    elif not briefly and recipe.algorithm.name == IMITATION.name:
+    elif not briefly and recipe.stage == "imitation":
         lines["try next"] = f"turnwise train env={recipe.env.id} model={shlex.quote(str(folder))}"
     elif not briefly:
         config, other = shlex.quote(str(folder / "config.yaml")), "st-ppo" if recipe.algorithm.name == "ppo" else "ppo"

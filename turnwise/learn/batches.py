@@ -1,62 +1,78 @@
-"""Cutting a packed batch: minibatches for optimiser steps, micro-batches for memory. A sequence is never cut."""
+"""Splitting a packed batch: minibatches for optimiser steps, micro-batches for memory. A unit is never separated."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from turnwise.batch import TokenBatch
 from turnwise.policy.text import Reference, TextPolicy
+from turnwise.ranks import ALONE, Ranks
 
 
-def minibatches(batch: TokenBatch, *, epochs: int, count: int, rng: random.Random) -> Iterator[TokenBatch]:
-    """Every epoch shuffles the sequences and deals them into `count` parts; parts without tokens are left out."""
-    lengths = batch.length_S.tolist()
+def minibatches(
+    batch: TokenBatch, *, epochs: int, count: int, rng: random.Random, ranks: Ranks = ALONE
+) -> Iterator[TokenBatch]:
+    """Every epoch shuffles the units of all ranks and deals them into `count` parts; parts without tokens are left out.
+
+    Each rank gets its own sequences of every part. It may have none where another rank has some: it takes part in the
+    step all the same, with an empty batch.
+    """
+    units, lengths = batch.units(), batch.length_S.tolist()
+    per_rank = ranks.gather(len(units))
+    first, total = sum(per_rank[: ranks.rank]), sum(per_rank)
     for _ in range(epochs):
-        order = rng.sample(range(batch.sequences), batch.sequences)
+        order = rng.sample(range(total), total)
         for part in range(count):
-            chosen = order[part::count]
-            if any(lengths[row] for row in chosen):
+            mine = [units[number - first] for number in order[part::count] if 0 <= number - first < len(units)]
+            chosen = [sequence for unit in mine for sequence in unit]
+            if any(ranks.gather(any(lengths[sequence] for sequence in chosen))):
                 yield batch.select(chosen)
 
 
 def micro_batches(batch: TokenBatch, *, tokens: int) -> Iterator[TokenBatch]:
-    """Neighbouring sequences with at most `tokens` tokens together (one that is longer goes alone).
+    """Neighbouring units with at most `tokens` tokens together (one that is longer goes alone).
 
-    The sequences of a trajectory stay together, because they share the value of the state in which it was cut. Those
+    A unit holds whole trajectories, because their sequences share the value of the state in which they were cut. Those
     without a token go with their neighbours: no model can be run on nothing.
     """
-    lengths, trajectories = batch.length_S.tolist(), batch.trajectory_S.tolist()
-    runs = _runs(trajectories)
+    lengths = batch.length_S.tolist()
     chosen: list[int] = []
     size = 0
-    for run in runs:
-        more = sum(lengths[row] for row in run)
+    for unit in batch.units():
+        more = sum(lengths[row] for row in unit)
         if size and more and size + more > tokens:
             yield batch.select(chosen)
             chosen, size = [], 0
-        chosen += run
+        chosen += unit
         size += more
-    if chosen:
+    if chosen or not batch.sequences:
         yield batch if len(chosen) == batch.sequences else batch.select(chosen)
+
+
+def split_idle(batch: TokenBatch) -> tuple[TokenBatch, TokenBatch | None]:
+    """Units with an advantage anywhere (at least one, so that there is a loss), and those without a gradient.
+
+    An episode whose first prompt did not fit has no tokens: no model can be run on such sequences alone.
+    """
+    assert batch.advantage_T is not None
+    lengths = batch.length_S.tolist()
+    moved = set(batch.sequence_T[batch.sampled_T & (batch.advantage_T != 0)].unique().tolist())
+    spoken = [unit for unit in batch.units() if any(lengths[row] for row in unit)]
+    moving = [unit for unit in spoken if moved.intersection(unit)] or spoken[:1]
+    chosen = {row for unit in moving for row in unit}
+    if len(moving) == len(spoken):
+        return batch, None
+    return batch.select(sorted(chosen)), batch.select([row for row in range(batch.sequences) if row not in chosen])
 
 
 @torch.no_grad()
 def score_in_parts(policy: TextPolicy | Reference, batch: TokenBatch, *, tokens: int, temperature: float) -> Tensor:
     """Log-probs of the whole batch, one micro-batch after the other."""
+    if not batch.tokens:
+        return torch.zeros_like(batch.reward_T)
     parts = micro_batches(batch, tokens=tokens)
     return torch.cat([policy.score(part, temperature=temperature).logprob_T for part in parts])
-
-
-def _runs(values: Sequence[int]) -> list[list[int]]:
-    """Row numbers of neighbours with equal values."""
-    runs: list[list[int]] = []
-    for row, value in enumerate(values):
-        if runs and values[runs[-1][-1]] == value:
-            runs[-1].append(row)
-        else:
-            runs.append([row])
-    return runs

@@ -1,4 +1,4 @@
-"""The learner: groups of episodes in, a better policy out. It knows the row of an algorithm and no algorithm's name."""
+"""The learner: groups of episodes in, a better policy out. It gives parts what they need, by no name."""
 
 from __future__ import annotations
 
@@ -6,26 +6,37 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import add
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from turnwise.algorithm import Algorithm, Loss, apply_filters, compute_credit, compute_loss, make_scale
+from turnwise.algorithm import Algorithm, Loss, Need, apply_filters, compute_credit, compute_loss, make_scale
+from turnwise.algorithm.parts import facts
 from turnwise.batch import Scores, TokenBatch
-from turnwise.learn.batches import micro_batches, minibatches, score_in_parts
+from turnwise.learn.batches import micro_batches, minibatches, score_in_parts, split_idle
 from turnwise.learn.optimizer import Optimizer
 from turnwise.learn.schedule import learning_rate_factor
 from turnwise.ops.diagnostics import TurnTable
-from turnwise.ops.scales import Scale
+from turnwise.ops.step_scale import Scale
 from turnwise.ops.values import valued_tokens
 from turnwise.ops.weights import Counts
 from turnwise.policy.critics import Bins, Critic
 from turnwise.policy.text import Reference, TextPolicy
+from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Train
 from turnwise.rollout.packing import pack
 from turnwise.types import CUTS, Group, Trajectory
 
+_FROM_LEARNER = frozenset(
+    {
+        *(Need.OLD, Need.SAMPLER, Need.REFERENCE, Need.KL_TO_REFERENCE, Need.KL_FROM_REFERENCE),
+        *(Need.ENTROPY, Need.COLLISION, Need.ROUTING, Need.WHOLE_GROUPS),
+    }
+)
+"""Needs that are met here; the others are met by other parts of the row, and `resolve` checks them."""
 _EQUAL = 1e-6
 """A variance of returns below this is none: dividing by it would say nothing about the critic."""
 Allows = Callable[..., bool]
@@ -71,14 +82,16 @@ class Learner:
         seed: int = 0,
         temperature: float = 1.0,
         reference: Reference | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.policy, self.row, self.settings = policy, row, settings
-        self.seed, self.temperature = seed, temperature
+        require_provided(row, policy.provides)
+        self.policy, self.row, self.settings, self.needs = policy, row, settings, row.needs
+        self.seed, self.temperature, self.ranks = seed, temperature, ranks
         self.critic = _make_critic(policy, row, settings)
         self.reference = reference
         if row.needs_reference and reference is None:
             self.reference = Reference.base_of(policy) if policy.has_adapter else Reference.copy_of(policy)
-        self.actor = Optimizer(policy.trainable(), betas=settings.betas, weight_decay=settings.weight_decay)
+        self.optimizer = Optimizer(policy.trainable(), betas=settings.betas, weight_decay=settings.weight_decay)
         self.critic_optimizer = None
         if self.critic is not None:
             self.critic_optimizer = Optimizer(self.critic.trainable(), betas=settings.betas, weight_decay=0.0)
@@ -91,21 +104,30 @@ class Learner:
         """Entered while weights change, so that nothing samples from half of a step."""
 
     def prepare(self, groups: Sequence[Group]) -> TokenBatch | None:
-        """Filter, pack, score and credit; None when the filters leave nothing to learn from."""
+        """Filter, pack, score and credit this rank's share; None when the filters leave nothing to learn from.
+
+        Every rank is given all groups, so that all come to the same answer.
+        """
         kept = apply_filters(self.row, groups)
-        if self.settings.cut == "lost":
+        if self.row.cut == "lost":
             kept = [replace(group, trajectories=[_lost_if_cut(each) for each in group.trajectories]) for group in kept]
         if not any(turn.sampled_ids for group in kept for t in group.trajectories for turn in t.turns):
             return None
-        batch = pack(kept).to(self.policy.model.device)
-        return compute_credit(self.row, self._scored(batch))
+        mine = self.ranks.share(kept)
+        batch = pack(mine) if mine else pack(kept[:1]).select([])
+        if Need.WHOLE_GROUPS in self.needs:
+            batch = batch.with_(unit_S=batch.group_S)
+        if batch.mu_T is None and Need.SAMPLER in self.needs:
+            raise ValueError(_unmet(self.row, Need.SAMPLER, "these episodes have none"))
+        batch = self._scored(batch.to(self.policy.device))
+        return compute_credit(self.row, batch, reduce=self.ranks.reduce)
 
     def learn(self, batch: TokenBatch, step: int, allows: Allows | None = None) -> Report:
         """All optimiser steps that the row takes on one batch."""
         rng = random.Random(f"{self.seed}:{step}:minibatches")
-        parts = minibatches(batch, epochs=self.row.epochs, count=self.row.minibatches, rng=rng)
+        parts = minibatches(batch, epochs=self.row.epochs, count=self.row.minibatches, rng=rng, ranks=self.ranks)
         updates = [self._update(part, step, number, allows) for number, part in enumerate(parts)]
-        return _report(self.row, batch, updates, self._rate(step))
+        return self._report(batch, updates, self._rate(step))
 
     def score(self, batch: TokenBatch, policy: TextPolicy | Reference | None = None) -> Tensor:
         """Log-probs of the batch's tokens as the policy gives them now, or another one."""
@@ -116,57 +138,65 @@ class Learner:
 
     @torch.no_grad()
     def _scored(self, batch: TokenBatch) -> TokenBatch:
-        if self._needs_old():
+        if self._asks_for_old():
             batch = batch.with_(old_T=self.score(batch))
         if self.reference is not None:
             batch = batch.with_(ref_T=self.score(batch, self.reference))
-        if self.critic is not None:
-            parts = micro_batches(batch, tokens=self.settings.micro_tokens)
-            assessed = [self.critic.assess(part, self.policy) for part in parts]
-            batch = batch.with_(
-                value_T=torch.cat([_there(part.value_T) for part in assessed]),
-                bootstrap_S=torch.cat([_there(part.bootstrap_S) for part in assessed]),
-            )
-        return batch
+        if self.critic is None:
+            return batch
+        if not batch.tokens:
+            return batch.with_(value_T=torch.zeros_like(batch.reward_T), bootstrap_S=batch.reward_T.new_zeros(0))
+        parts = micro_batches(batch, tokens=self.settings.micro_tokens)
+        assessed = [self.critic.assess(part, self.policy) for part in parts]
+        return batch.with_(
+            value_T=torch.cat([_assigned(part.value_T) for part in assessed]),
+            bootstrap_S=torch.cat([_assigned(part.bootstrap_S) for part in assessed]),
+        )
 
-    def _needs_old(self) -> bool:
+    def _asks_for_old(self) -> bool:
         """With one update per rollout the old policy is the policy itself, unless credit asks before that."""
-        row = self.row
-        credit_asks = row.mismatch.kind != "none" or any(part.kind == "token-kl" for part in row.reward)
-        return credit_asks or row.updates_per_rollout > 1
+        credit_asks = Need.OLD in self.row.facts("reward", "advantage", "normalizer", "mismatch")
+        return credit_asks or self.row.updates_per_rollout > 1
 
     # Optimiser steps.
 
     def _update(self, batch: TokenBatch, step: int, number: int, allows: Allows | None) -> Update:
-        counts = Counts.of(batch)
-        self.actor.zero_grad()
-        if self.critic_optimizer is not None:
-            self.critic_optimizer.zero_grad()
+        counts = Counts.of(batch).over_ranks(self.ranks.reduce)
+        optimizers = [each for each in (self.optimizer, self.critic_optimizer) if each is not None]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         losses = self._backward(batch, counts)
-        scale = None if self.scale is None else self.scale.finish()
+        for optimizer in optimizers:
+            optimizer.sum_gradients(self.ranks)
+        scale = None if self.scale is None else self.scale.finish(self.ranks.reduce)
         before = scale.value if scale is not None and scale.apply == "gradient" else 1.0
-        norm = self.actor.clip(self.settings.grad_clip, scale=before)
+        norm = self.optimizer.clip(self.settings.grad_clip, scale=before)
         critic_norm = None if self.critic_optimizer is None else self.critic_optimizer.clip(self.settings.grad_clip)
-        total = sum(loss["total"] for loss, _ in losses)
-        worst = norm if critic_norm is None else max(norm, critic_norm, key=_badness)
-        taken = allows is None or allows(step=step, update=number, gradient_norm=worst, loss=total)
+        mine = {name: sum(loss[name] for loss, _ in losses) for name in losses[0][0]}
+        everywhere = self.ranks.gather((mine, reduce(add, (table for _, table in losses))))
+        added = {name: sum(numbers[name] for numbers, _ in everywhere) for name in mine}
+        worst = norm if critic_norm is None else max(norm, critic_norm, key=_worse)
+        allowed = allows is None or allows(step=step, update=number, gradient_norm=worst, loss=added["total"])
+        taken = self.ranks.broadcast(allowed)
         if taken:
             self._step(step, scale)
-        table = losses[0][1]
-        for _, more in losses[1:]:
-            table += more
-        added = {name: sum(loss[name] for loss, _ in losses) for name in losses[0][0]}
         return Update(
-            loss=added, table=table, gradient_norm=norm, critic_gradient_norm=critic_norm, scale=scale, taken=taken
+            loss=added,
+            table=reduce(add, (table for _, table in everywhere)),
+            gradient_norm=norm,
+            critic_gradient_norm=critic_norm,
+            scale=scale,
+            taken=taken,
         )
 
     def _backward(self, batch: TokenBatch, counts: Counts) -> list[tuple[dict[str, float], TurnTable]]:
         """Add the gradient of each micro-batch; returns the parts of its loss and its diagnostics."""
         tokens, read = self.settings.micro_tokens, list[tuple[dict[str, float], TurnTable]]()
-        moving, idle = _split(batch) if self.row.moves_by_advantage_alone else (batch, None)
+        moving, idle = split_idle(batch) if self.row.moves_by_advantage_alone else (batch, None)
         for part in micro_batches(moving, tokens=tokens):
             loss = self._loss(part, counts)
-            loss.total.backward()
+            if part.tokens:
+                loss.total.backward()
             read.append((_numbers(loss), loss.table))
         if idle is not None:  # it has no gradient, but scales and diagnostics are those of the whole minibatch
             with torch.no_grad():
@@ -181,25 +211,36 @@ class Learner:
             part = part.with_(old_T=scores.logprob_T.detach())
         loss = compute_loss(self.row, part, scores, counts=counts)
         if self.scale is not None:
-            self.scale.observe(
-                bias=loss.bias,
-                coefficient_T=loss.bias_T,
-                logprob_T=scores.logprob_T,
-                collision_T=scores.collision_T,
-                parameters=list(self.actor.parameters.values()),
-                table=loss.table,
-            )
+            self.scale.observe(loss, scores, list(self.optimizer.parameters.values()))
         return loss
 
     def _scores(self, part: TokenBatch) -> Scores:
-        full_kl = any(part.options.get("estimator") == "full" for part in self.row.regularizers)
+        if not part.tokens:
+            return self._no_scores(part)
+        full_kl = not self.needs.isdisjoint({Need.KL_TO_REFERENCE, Need.KL_FROM_REFERENCE})
         return self.policy.score(
             part,
             temperature=self.temperature,
             entropy=True,
-            collision=self.row.needs_collision,
+            collision=Need.COLLISION in self.needs,
+            reverse_kl=Need.KL_FROM_REFERENCE in self.needs,
             reference=self.reference if full_kl else None,
             critic=self.critic,
+        )
+
+    def _no_scores(self, part: TokenBatch) -> Scores:
+        """Of a rank without tokens in this step."""
+        none_T = torch.zeros_like(part.reward_T)
+        bins = 0 if self.critic is None or self.critic.bins is None else self.critic.bins.count
+        logits_TB = none_T.new_zeros(0, bins) if bins else None
+        return Scores(
+            logprob_T=none_T,
+            entropy_T=none_T,
+            value_T=none_T,
+            value_logits_TB=logits_TB,
+            collision_T=none_T,
+            reference_kl_T=none_T,
+            reverse_kl_T=none_T,
         )
 
     def _step(self, step: int, scale: Scale | None) -> None:
@@ -207,7 +248,7 @@ class Learner:
             if self.updates >= self.row.critic.warmup or self.critic is None:
                 # The scale multiplies what the optimiser does, not what it is given: Adam would divide it out again.
                 taken = scale.value if scale is not None and scale.apply == "step" else 1.0
-                self.actor.step(self._rate(step) * taken)
+                self.optimizer.step(self._rate(step) * taken)
             if self.critic_optimizer is not None:
                 self.critic_optimizer.step(self.settings.critic_learning_rate * self._factor(step) * self.rate_factor)
         self.updates += 1
@@ -218,6 +259,32 @@ class Learner:
     def _factor(self, step: int) -> float:
         settings = self.settings
         return learning_rate_factor(step, total=settings.steps, warmup=settings.warmup, schedule=settings.schedule)
+
+    def _report(self, batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report:
+        table = reduce(add, (update.table for update in updates))
+        metrics = {f"loss/{name}": _mean([update.loss[name] for update in updates]) for name in updates[0].loss}
+        del metrics["loss/total"]
+        norms = [update.gradient_norm for update in updates]
+        sizes = self.ranks.gather((batch.sequences, batch.tokens))
+        metrics |= table.totals() | {
+            "train/updates": float(len(updates)),
+            "train/skipped": float(sum(not update.taken for update in updates)),
+            "train/gradient_norm": _mean(norms),
+            "train/gradient_norm_max": max(norms, key=_worse),
+            "train/learning_rate": rate,
+            "train/sequences": float(sum(sequences for sequences, _ in sizes)),
+            "train/tokens": float(sum(tokens for _, tokens in sizes)),
+        }
+        critic_norms = [update.critic_gradient_norm for update in updates if update.critic_gradient_norm is not None]
+        if critic_norms:
+            metrics["train/critic_gradient_norm"] = _mean(critic_norms)
+            metrics["train/explained_variance"] = explained_variance(batch, self.row.critic.level)
+        scales = [update.scale for update in updates if update.scale is not None]
+        if scales:
+            metrics["train/scale"] = _mean([scale.value for scale in scales])
+            metrics["train/scale_min"] = min(scale.value for scale in scales)
+            metrics[scales[0].metric] = _mean([scale.measured for scale in scales])
+        return Report(metrics=metrics, turns=table.rows())
 
     # State, for checkpoints.
 
@@ -247,28 +314,24 @@ def _lost_if_cut(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, bootstrap=0.0) if trajectory.stop in CUTS else trajectory
 
 
-def _split(batch: TokenBatch) -> tuple[TokenBatch, TokenBatch | None]:
-    """Sequences with an advantage anywhere (at least one, so that there is a loss), and those without a gradient.
-
-    An episode whose first prompt did not fit has no tokens: no model can be run on such sequences alone.
-    """
-    assert batch.advantage_T is not None
-    moves_T = batch.sampled_T & (batch.advantage_T != 0)
-    spoken = (batch.length_S > 0).nonzero().flatten().tolist()
-    moving = batch.sequence_T[moves_T].unique().tolist() or spoken[:1]
-    idle = sorted(set(range(batch.sequences)) - set(moving))
-    if not set(spoken) - set(moving):
-        return batch, None
-    return batch.select(moving), batch.select(idle)
+def require_provided(row: Algorithm, provided: frozenset[Need]) -> None:
+    """ValueError, naming the part, when a row needs what nobody here can provide."""
+    for need in sorted(row.needs & _FROM_LEARNER - provided):
+        raise ValueError(_unmet(row, need, "this policy cannot provide it"))
 
 
-def _there(tensor: Tensor | None) -> Tensor:
+def _unmet(row: Algorithm, need: Need, why: str) -> str:
+    axis, part = next((axis, part) for axis, part in row.parts() if need in facts(axis, part))
+    return f"{axis}={part.kind} needs {need.value}, and {why}; choose another {axis}"
+
+
+def _assigned(tensor: Tensor | None) -> Tensor:
     assert tensor is not None
     return tensor
 
 
-def _badness(norm: float) -> tuple[bool, float]:
-    """NaN is the worst of all norms."""
+def _worse(norm: float) -> tuple[bool, float]:
+    """Orders norms by how bad they are: NaN is the worst."""
     return norm != norm, norm
 
 
@@ -276,34 +339,6 @@ def _numbers(loss: Loss) -> dict[str, float]:
     numbers = {"total": float(loss.total.detach()), "policy": float(loss.policy)}
     numbers |= {f"{kind}_term": float(penalty) for kind, penalty in loss.regularizers.items()}
     return numbers if loss.value is None else {**numbers, "value": float(loss.value)}
-
-
-def _report(row: Algorithm, batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report:
-    table = updates[0].table
-    for update in updates[1:]:
-        table += update.table
-    metrics = {f"loss/{name}": _mean([update.loss[name] for update in updates]) for name in updates[0].loss}
-    del metrics["loss/total"]
-    norms = [update.gradient_norm for update in updates]
-    metrics |= table.totals() | {
-        "train/updates": float(len(updates)),
-        "train/skipped": float(sum(not update.taken for update in updates)),
-        "train/gradient_norm": _mean(norms),
-        "train/gradient_norm_max": max(norms, key=_badness),
-        "train/learning_rate": rate,
-        "train/sequences": float(batch.sequences),
-        "train/tokens": float(batch.tokens),
-    }
-    critic_norms = [update.critic_gradient_norm for update in updates if update.critic_gradient_norm is not None]
-    if critic_norms:
-        metrics["train/critic_gradient_norm"] = _mean(critic_norms)
-        metrics["train/explained_variance"] = explained_variance(batch, row.critic.level)
-    scales = [update.scale for update in updates if update.scale is not None]
-    if scales:
-        metrics["train/scale"] = _mean([scale.value for scale in scales])
-        metrics["train/scale_min"] = min(scale.value for scale in scales)
-        metrics[scales[0].metric] = _mean([scale.measured for scale in scales])
-    return Report(metrics=metrics, turns=table.rows())
 
 
 def explained_variance(batch: TokenBatch, level: Literal["none", "token", "turn"] = "token") -> float:

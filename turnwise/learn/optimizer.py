@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from turnwise.ranks import Ranks
+
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -33,6 +35,14 @@ class Optimizer:
         """Forget the gradients."""
         for parameter in self.parameters.values():
             parameter.grad = None
+
+    def sum_gradients(self, ranks: Ranks) -> None:
+        """Add up the gradients of all ranks: each has the part of the sum that its tokens make."""
+        if ranks.size == 1:
+            return
+        for parameter in self.parameters.values():
+            mine = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            parameter.grad = ranks.reduce(mine)
 
     def clip(self, limit: float, *, scale: float = 1.0) -> float:
         """Multiply the gradient, cut its norm at the limit, and return the norm that it had between the two."""

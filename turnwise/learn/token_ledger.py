@@ -41,13 +41,14 @@ def _rows(learner: Learner, batch: TokenBatch) -> Iterator[dict[str, Any]]:
 
 
 def _streams(learner: Learner, batch: TokenBatch) -> dict[str, Tensor]:
-    assert batch.advantage_T is not None  # the batch was prepared
-    new_T = learner.score(batch)
+    always = {"new": learner.score(batch)}
+    if batch.advantage_T is not None:
+        always["advantage"] = batch.advantage_T
     old_T = batch.mu_T if batch.old_T is None else batch.old_T
     if old_T is None:
-        return {"new": new_T, "advantage": batch.advantage_T}
-    ratio_T, clipped_T = token_ratios(learner.row, batch.with_(old_T=old_T), new_T)
-    return {"old": old_T, "new": new_T, "advantage": batch.advantage_T, "ratio": ratio_T, "clipped": clipped_T}
+        return always
+    ratio_T, clipped_T = token_ratios(learner.row, batch.with_(old_T=old_T), always["new"])
+    return {"old": old_T, **always, "ratio": ratio_T, "clipped": clipped_T}
 
 
 def _by_trajectory(batch: TokenBatch, values_T: Tensor) -> list[Sequence[float]]:

@@ -1,6 +1,7 @@
 """Credit: how much better than expected was each token, turn or trajectory.
 
-Every function takes a batch and returns `Credit`. Advantages are constants: nothing here carries a gradient.
+Every function takes a batch and returns `Credit`, or None where the row has no use for any.
+Advantages are constants: nothing here carries a gradient.
 """
 
 from typing import Literal
@@ -10,13 +11,23 @@ from torch import Tensor
 
 from turnwise.batch import TokenBatch
 from turnwise.ops.chains import Chain, chain
-from turnwise.ops.credit import Credit
+from turnwise.ops.credit import Credit, token_returns, turn_returns
+from turnwise.ops.facts import Need, Trait, declares
 from turnwise.ops.groups import anchor_state, group_mean, leave_one_out
 from turnwise.ops.parameters import Discount
-from turnwise.ops.returns import token_returns, turn_returns
 from turnwise.ops.segments import reverse_scan, spread
 
 
+@declares(Trait.NEUTRAL)
+def no_advantage(batch: TokenBatch) -> None:
+    """No credit: imitation and preferences need none.
+
+    A_t = 0, and nobody reads it
+    """
+    return None
+
+
+@declares(Need.TOKEN_VALUES)
 def gae(batch: TokenBatch, *, gamma: Discount = 1.0, lam: Discount = 1.0) -> Credit:
     """Token-level generalised advantage estimation over the sampled tokens of the whole episode.
 
@@ -30,6 +41,7 @@ def gae(batch: TokenBatch, *, gamma: Discount = 1.0, lam: Discount = 1.0) -> Cre
     return split_gae(batch, gamma_token=gamma, lam_token=lam, gamma_turn=gamma, lam_turn=lam)
 
 
+@declares(Need.TOKEN_VALUES)
 def split_gae(
     batch: TokenBatch,
     *,
@@ -60,6 +72,7 @@ def split_gae(
     return Credit(advantage_T=links.put(advantage_M), return_T=links.put(advantage_M + value_M))
 
 
+@declares(Need.TURN_VALUES, Trait.SAME_IN_TURN)
 def turn_gae(batch: TokenBatch, *, gamma: Discount = 1.0, lam: Discount = 1.0) -> Credit:
     """GAE over turns; every token of a turn gets the turn's advantage.
 
@@ -84,6 +97,7 @@ def turn_gae(batch: TokenBatch, *, gamma: Discount = 1.0, lam: Discount = 1.0) -
     )
 
 
+@declares(Need.TOKEN_VALUES)
 def bilevel_gae(
     batch: TokenBatch, *, gamma_turn: Discount = 0.99, gamma_token: Discount = 1.0, lam: Discount = 1.0
 ) -> Credit:
@@ -117,6 +131,7 @@ def bilevel_gae(
     return Credit(advantage_T=links.put(advantage_M), return_T=links.put(advantage_M + value_M))
 
 
+@declares(Trait.SAME_IN_TURN, level="turn")
 def return_to_go(batch: TokenBatch, *, level: Literal["token", "turn"] = "turn", gamma: Discount = 1.0) -> Credit:
     """The discounted reward still to come, without a critic.
 
@@ -157,6 +172,7 @@ def _walk(
 
 
 ADVANTAGES = {
+    "none": no_advantage,
     "gae": gae,
     "split-gae": split_gae,
     "turn-gae": turn_gae,

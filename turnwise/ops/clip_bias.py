@@ -21,10 +21,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from turnwise.ops.diagnostics import TurnTable
-from turnwise.ops.normalizers import Reduce, alone
+from turnwise.batch import Scores
+from turnwise.ops.facts import Need, Options, declares, formula, warns
 from turnwise.ops.parameters import Count, Positive
-from turnwise.ops.scales import Apply, Scale
+from turnwise.ops.step_scale import ON_GRADIENT, Apply, Scale
+from turnwise.ops.terms import Loss
+from turnwise.ranks import Reduce, alone
 
 Estimator = Literal["exact", "logit", "loss"]
 Form = Literal["safe", "soft", "paper"]
@@ -67,6 +69,21 @@ def scale_factor(norm: float, *, form: Form, threshold: float) -> float:
     return 1 / max(1.0, excess) if form == "safe" else 1 / (1 + excess)
 
 
+def _formula(options: Options) -> str:
+    c0 = "c0" if options["threshold"] is None else f"{options['threshold']:g}"
+    formulas = {"safe": f"1 / max(1, ‖C‖/{c0})", "soft": f"1 / (1 + ‖C‖/{c0})", "paper": "1 / ‖C‖"}
+    calibrated = f",  c0 = {options['target']:g} · median of the first {options['calibration']} norms"
+    return formulas[options["form"]] + (calibrated if options["threshold"] is None else "")
+
+
+@declares(Need.CLIPPING)
+@declares(Need.COLLISION, estimator="logit")
+@warns(lambda options: options["apply"] == "gradient", ON_GRADIENT)
+@warns(
+    lambda options: options["form"] == "paper",
+    "form=paper amplifies steps while the norm of the clipping bias is below 1; safe has a floor",
+)
+@formula(_formula)
 @dataclass(kw_only=True)
 class ClipBiasScale:
     """Shrink an optimiser step by the norm of its clipping bias.
@@ -92,30 +109,21 @@ class ClipBiasScale:
     _zero: Tensor = field(default_factory=lambda: torch.zeros(1), init=False, repr=False)
     """What a rank that clipped nothing brings to the sum: of the kind that the others bring."""
 
-    def observe(
-        self,
-        *,
-        bias: Tensor | None,
-        coefficient_T: Tensor | None,
-        logprob_T: Tensor,
-        collision_T: Tensor | None = None,
-        parameters: Sequence[Tensor] = (),
-        table: TurnTable | None = None,
-    ) -> None:
-        """Add one micro-batch; `bias` is None when nothing in it was clipped."""
-        self._parameters, self._zero = parameters, logprob_T.detach().new_zeros(1)
-        if bias is None or coefficient_T is None:
+    def observe(self, loss: Loss, scores: Scores, parameters: Sequence[Tensor] = ()) -> None:
+        """Add one micro-batch; its bias is None when nothing in it was clipped."""
+        self._parameters, self._zero = parameters, scores.logprob_T.detach().new_zeros(1)
+        if loss.bias is None or loss.bias_T is None:
             return
         if self.estimator == "exact":
             if not parameters:
                 raise ValueError("scale.clip-bias: estimator 'exact' needs the trained parameters")
-            self._add_gradient(exact_gradient(bias, parameters))
+            self._add_gradient(exact_gradient(loss.bias, parameters))
         elif self.estimator == "loss":
-            self._add_squared(loss_norm_squared(coefficient_T))
-        elif collision_T is None:
+            self._add_squared(loss_norm_squared(loss.bias_T))
+        elif scores.collision_T is None:
             raise ValueError("scale.clip-bias: estimator 'logit' needs Scores.collision_T; use 'loss' or 'exact'")
         else:
-            self._add_squared(logit_norm_squared(coefficient_T, logprob_T, collision_T))
+            self._add_squared(logit_norm_squared(loss.bias_T, scores.logprob_T, scores.collision_T))
 
     def finish(self, reduce: Reduce = alone) -> Scale:
         """The scale of this step, over all micro-batches and ranks; starts the next step afresh."""

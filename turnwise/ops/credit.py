@@ -1,8 +1,11 @@
-"""What every advantage returns."""
+"""What every advantage returns, and the discounted sums that many of them are made of."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
+
+from turnwise.ops.chains import Chain
+from turnwise.ops.segments import reverse_scan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,3 +14,15 @@ class Credit:
 
     advantage_T: Tensor
     return_T: Tensor | None = None
+
+
+def token_returns(links: Chain, *, gamma: float) -> Tensor:
+    """G_t = r_t + γ G_{t+1} along the sampled tokens; a cut episode goes on with its bootstrap value, if assigned."""
+    reward_M = links.pick(links.batch.reward_T) + gamma * links.after_tokens(required=False)
+    return reverse_scan(reward_M, gamma * (~links.ends_M).to(reward_M))
+
+
+def turn_returns(links: Chain, *, gamma: float) -> Tensor:
+    """G_k = R_k + γ G_{k+1} over the turns that sampled anything."""
+    reward_J = links.per_turn(links.batch.reward_T) + gamma * links.after_turns(required=False)
+    return reverse_scan(reward_J, gamma * (~links.ends_J).to(reward_J))

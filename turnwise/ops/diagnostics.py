@@ -95,12 +95,12 @@ class TurnTable:
             "clip_bias": total["bias_squared"] ** 0.5,
         }
         known = self.known if total["values"] else self.known - {"value_error"}
+        if "advantage_mean" in known:
+            known |= {"advantage_std"}
         return {f"turn/{name}": value for name, value in reading.items() if name in known}
 
 
-_ALWAYS = frozenset(
-    {"tokens", "ratio_mean", "ratio_max", "ratio_ess", "clip_fraction", "advantage_mean", "advantage_std", "clip_bias"}
-)
+_ALWAYS = frozenset({"tokens", "ratio_mean", "ratio_max", "ratio_ess", "clip_fraction", "clip_bias"})
 
 
 @torch.no_grad()
@@ -114,25 +114,26 @@ def turn_table(
     bias_T: Tensor | None,
 ) -> TurnTable:
     """Collect the diagnostics of one micro-batch; `valued_T` marks the tokens at which the critic is trained."""
-    assert batch.advantage_T is not None
-    advantage_T, logprob_T = batch.advantage_T, scores.logprob_T
+    logprob_T = scores.logprob_T
+    zero_T = torch.zeros_like(logprob_T)
     optional = {
+        "advantage_mean": batch.advantage_T,
         "sampler_kl": None if batch.mu_T is None else _sampler_kl(logprob_T, batch.mu_T),
         "reference_kl": None if batch.ref_T is None else kl_estimate(logprob_T, batch.ref_T, "k3"),
         "entropy": scores.entropy_T,
         "value_error": None if valued_T is None else _squared_value_error(batch, scores, valued_T),
     }
-    zero_T = torch.zeros_like(advantage_T)
+    advantage_T = zero_T if batch.advantage_T is None else batch.advantage_T
     token_M = batch.sampled_T.nonzero().squeeze(1)
     columns = [
-        torch.ones_like(advantage_T),
+        torch.ones_like(zero_T),
         ratio_T,
         ratio_T**2,
-        clipped_T.to(advantage_T),
+        clipped_T.to(zero_T),
         *(zero_T if optional[name] is None else optional[name] for name in ("sampler_kl", "reference_kl", "entropy")),
         advantage_T,
         advantage_T**2,
-        zero_T if valued_T is None else valued_T.to(advantage_T),
+        zero_T if valued_T is None else valued_T.to(zero_T),
         zero_T if optional["value_error"] is None else optional["value_error"],
         zero_T if bias_T is None else bias_T**2,
     ]

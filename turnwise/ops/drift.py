@@ -9,15 +9,27 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from turnwise.ops.diagnostics import TurnTable
-from turnwise.ops.normalizers import Reduce, alone
+from turnwise.batch import Scores
+from turnwise.ops.facts import Need, Options, declares, formula, warns
 from turnwise.ops.parameters import Positive
-from turnwise.ops.scales import Apply, Scale
+from turnwise.ops.step_scale import ON_GRADIENT, Apply, Scale
+from turnwise.ops.terms import Loss
+from turnwise.ranks import Reduce, alone
 
 Measure = Literal["kl", "clips"]
 _COLUMNS: dict[Measure, str] = {"kl": "sampler_kl", "clips": "clipped"}
 
 
+def _formula(options: Options) -> str:
+    measured = {"kl": "KL(μ ‖ π)", "clips": "clipped share"}[options["measure"]]
+    power = "" if options["power"] == 1 else f"^{options['power']:g}"
+    return f"min(1, {options['target']:g} / {measured}){power}"
+
+
+@declares(Need.SAMPLER, measure="kl")
+@declares(Need.CLIPPING, measure="clips")
+@warns(lambda options: options["apply"] == "gradient", ON_GRADIENT)
+@formula(_formula)
 @dataclass(kw_only=True)
 class DriftScale:
     """Shrink an optimiser step once the policy has left the sampler of its data behind.
@@ -36,19 +48,9 @@ class DriftScale:
     _sums: Tensor | None = field(default=None, init=False, repr=False)
     """Tokens, and what is measured, summed over them."""
 
-    def observe(
-        self,
-        *,
-        bias: Tensor | None,
-        coefficient_T: Tensor | None,
-        logprob_T: Tensor,
-        collision_T: Tensor | None = None,
-        parameters: Sequence[Tensor] = (),
-        table: TurnTable | None = None,
-    ) -> None:
+    def observe(self, loss: Loss, scores: Scores, parameters: Sequence[Tensor] = ()) -> None:
         """Add one micro-batch; only its diagnostics count."""
-        if table is None:
-            raise ValueError("scale.drift needs the diagnostics of the loss; pass table=loss.table")
+        table = loss.table
         if self.measure == "kl" and "sampler_kl" not in table.known:
             raise ValueError("scale.drift: measure 'kl' needs the sampler's log-probs; use 'clips'")
         sums = torch.stack([table.total("tokens"), table.total(_COLUMNS[self.measure])])

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from turnwise.batch import TokenBatch
 from turnwise.ops.chains import chain
-from turnwise.ops.credit import Credit
+from turnwise.ops.credit import Credit, turn_returns
+from turnwise.ops.facts import Need, Trait, declares
 from turnwise.ops.parameters import Discount, NonNegative
-from turnwise.ops.returns import turn_returns
 from turnwise.ops.segments import segment_count, segment_mean, segment_sum, spread
 
 ROUNDING = 1e-6
@@ -46,6 +46,7 @@ class ReturnTable:
         return torch.where(batch.sampled_T, values_N.to(batch.reward_T)[batch.trajectory_S[batch.sequence_T]], 0)
 
 
+@declares(Need.GROUPS, Trait.SAME_IN_TURN, Trait.SAME_IN_SEQUENCE)
 def group_mean(batch: TokenBatch) -> Credit:
     """Compare a trajectory's return with its group's mean.
 
@@ -58,6 +59,7 @@ def group_mean(batch: TokenBatch) -> Credit:
     return Credit(advantage_T=table.to_tokens(table.centred()))
 
 
+@declares(Need.GROUPS, Trait.SAME_IN_TURN, Trait.SAME_IN_SEQUENCE)
 def leave_one_out(batch: TokenBatch) -> Credit:
     """Compare a trajectory's return with the mean of the others in its group.
 
@@ -70,6 +72,8 @@ def leave_one_out(batch: TokenBatch) -> Credit:
     return Credit(advantage_T=table.to_tokens(table.centred() * size_N / (size_N - 1).clamp_min(1)))
 
 
+@declares(Need.GROUPS, Trait.SAME_IN_TURN)
+@declares(Trait.DIVIDES_BY_SPREAD, std=True)
 def anchor_state(batch: TokenBatch, *, omega: NonNegative = 1.0, gamma: Discount = 0.95, std: bool = True) -> Credit:
     """Group comparison of whole episodes plus a comparison of turns that started from the same state.
 

@@ -1,23 +1,17 @@
 """Bring advantages to a common scale. Statistics are those of all ranks: `reduce` sums a tensor over them."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from turnwise.batch import TokenBatch
 from turnwise.ops.chains import chain
+from turnwise.ops.facts import Need, Trait, declares
 from turnwise.ops.groups import ROUNDING, ReturnTable, sample_std
 from turnwise.ops.parameters import NonNegative
-
-Reduce = Callable[[Tensor], Tensor]
-
-
-def alone(values: Tensor) -> Tensor:
-    """The `reduce` of a single process."""
-    return values
+from turnwise.ranks import Reduce
 
 
+@declares(Trait.NEUTRAL)
 def no_normalizer(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce) -> Tensor:
     """Leave advantages as they are.
 
@@ -26,6 +20,7 @@ def no_normalizer(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce) -> Ten
     return advantage_T
 
 
+@declares(Need.GROUPS, Trait.DIVIDES_BY_SPREAD)
 def group_std(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce, *, eps: NonNegative = 1e-6) -> Tensor:
     """Divide by the standard deviation of the group's returns.
 
@@ -48,6 +43,7 @@ def batch_tokens(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce, *, eps:
     return _whiten(batch, advantage_T, _moments(advantage_T[batch.sampled_T], reduce), eps)
 
 
+@declares(Need.TURN_ADVANTAGES)
 def batch_turns(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce, *, eps: NonNegative = 1e-9) -> Tensor:
     """Whiten over all turns of the batch, each turn counted once however long it is.
 

@@ -13,5 +13,5 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 GroupSize = Annotated[int, Field(ge=2, strict=True)]
 LowerClip = Annotated[float, Field(gt=0, le=1)]
 """How far a ratio may fall below 1."""
-Level = Literal["token", "turn", "sequence"]
+Pooled = Literal["token", "turn", "sequence"]
 """The unit over which log-ratios are pooled."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from turnwise.batch import TokenBatch
+from turnwise.ops.facts import Need, Trait, declares, warns
 from turnwise.ops.segments import segment_mean, segment_sum, spread
 
 Against = Literal["old", "mu"]
@@ -18,6 +19,8 @@ LOG_CLAMP = 20.0
 """exp(±20) is far beyond any clip bound and safe from overflow."""
 
 
+@declares(Need.OLD, against="old")
+@declares(Need.SAMPLER, against="mu")
 def token_ratio(batch: TokenBatch, logprob_T: Tensor, *, against: Against = "old") -> Tensor:
     """One ratio per token.
 
@@ -28,6 +31,13 @@ def token_ratio(batch: TokenBatch, logprob_T: Tensor, *, against: Against = "old
     return log_ratio(batch, logprob_T, against).exp()
 
 
+@declares(Need.OLD, against="old")
+@declares(Need.SAMPLER, against="mu")
+@declares(Trait.PER_TURN)
+@warns(
+    lambda options: options["pooling"] == "sum",
+    "pooling=sum multiplies token ratios, so the clip binds after a few tokens; mean is usual",
+)
 def turn_ratio(
     batch: TokenBatch,
     logprob_T: Tensor,
@@ -46,6 +56,13 @@ def turn_ratio(
     return _pooled(batch, logprob_T, batch.turn_T, batch.turns, against, pooling, gradient)
 
 
+@declares(Need.OLD, against="old")
+@declares(Need.SAMPLER, against="mu")
+@declares(Trait.PER_SEQUENCE)
+@warns(
+    lambda options: options["pooling"] == "sum",
+    "pooling=sum multiplies token ratios, so the clip binds after a few tokens; mean is usual",
+)
 def sequence_ratio(
     batch: TokenBatch,
     logprob_T: Tensor,

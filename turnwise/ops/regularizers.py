@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from turnwise.batch import Scores, TokenBatch
+from turnwise.ops.facts import Need, declares
 from turnwise.ops.parameters import NonNegative
 from turnwise.ops.ratios import LOG_CLAMP
 
@@ -40,31 +41,34 @@ def full_vocabulary_kl(
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
+@declares(Need.REFERENCE)
+@declares(Need.KL_TO_REFERENCE, estimator="full")
+@declares(Need.KL_FROM_REFERENCE, estimator="full-reverse")
 def kl(
     batch: TokenBatch,
     scores: Scores,
     *,
     coef: NonNegative = 0.001,
-    estimator: Literal["k1", "k2", "k3", "full"] = "k3",
+    estimator: Literal["k1", "k2", "k3", "full", "full-reverse"] = "k3",
 ) -> Tensor:
     """Stay near the reference policy.
 
         coef · KL_t(π ‖ π_ref)
 
-    `full` uses the exact KL that the learner computed over the vocabulary (`Scores.reference_kl_T`).
+    `full` uses the exact KL over the vocabulary, `full-reverse` the exact KL_t(π_ref ‖ π).
     """
-    if estimator == "full":
-        if scores.reference_kl_T is None:
-            raise ValueError(
-                "regularizers.kl: estimator 'full' needs Scores.reference_kl_T; let the learner compute it, or use k3"
-            )
-        return coef * scores.reference_kl_T
+    if estimator in ("full", "full-reverse"):
+        exact_T = scores.reference_kl_T if estimator == "full" else scores.reverse_kl_T
+        if exact_T is None:
+            raise ValueError(f"regularizers.kl: estimator {estimator!r} needs a full KL; let the learner compute it")
+        return coef * exact_T
     if batch.ref_T is None:
         raise ValueError("regularizers.kl needs the reference's log-probs (ref_T is not assigned)")
     batch.require_finite("log-prob 'ref'", batch.ref_T)
     return coef * kl_estimate(scores.logprob_T, batch.ref_T, estimator)
 
 
+@declares(Need.ENTROPY)
 def entropy(batch: TokenBatch, scores: Scores, *, coef: NonNegative = 0.001) -> Tensor:
     """Reward entropy of the next-token distribution.
 

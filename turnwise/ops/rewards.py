@@ -5,10 +5,12 @@ from torch import Tensor
 
 from turnwise.batch import TokenBatch
 from turnwise.ops.chains import chain
+from turnwise.ops.facts import Need, declares, refuses
 from turnwise.ops.parameters import Count, NonNegative
 from turnwise.ops.segments import segment_count
 
 
+@declares(Need.OLD, Need.REFERENCE)
 def token_kl(batch: TokenBatch, *, coef: NonNegative = 0.001) -> Tensor:
     """Pay for every step away from the reference, inside the reward.
 
@@ -24,6 +26,10 @@ def token_kl(batch: TokenBatch, *, coef: NonNegative = 0.001) -> Tensor:
     return batch.reward_T - torch.where(batch.sampled_T, coef * (batch.old_T - batch.ref_T), 0)
 
 
+@refuses(
+    lambda options: options["margin"] > options["limit"],
+    "margin={margin} above limit={limit} punishes every length; set margin below limit",
+)
 def overlong(batch: TokenBatch, *, limit: Count = 20480, margin: Count = 4096) -> Tensor:
     """Punish trajectories that come near the length limit.
 

@@ -1,66 +1,17 @@
-"""What a step scale is: a factor on each optimiser step, made from what the step's micro-batches showed."""
+"""The step scales there are; `step_scale` says what one is."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
-
-from torch import Tensor
-
-from turnwise.ops.diagnostics import TurnTable
-from turnwise.ops.normalizers import Reduce, alone
-
-Apply = Literal["step", "gradient"]
+from turnwise.ops.clip_bias import ClipBiasScale
+from turnwise.ops.drift import DriftScale
+from turnwise.ops.facts import Trait, declares
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scale:
-    """The scale of one optimiser step, what it came from and where it goes."""
-
-    value: float
-    measured: float
-    threshold: float
-    apply: Apply
-    metric: str = "train/clip_bias"
-    """The name under which a run records what was measured."""
-
-
-class StepScale(Protocol):
-    """Stateful, one per run. For each optimiser step: `observe` every micro-batch before its backward pass, then
-    `finish` once."""
-
-    def observe(
-        self,
-        *,
-        bias: Tensor | None,
-        coefficient_T: Tensor | None,
-        logprob_T: Tensor,
-        collision_T: Tensor | None = None,
-        parameters: Sequence[Tensor] = (),
-        table: TurnTable | None = None,
-    ) -> None:
-        """Add one micro-batch: the clipping bias with its coefficients (None where nothing was clipped), the scores,
-        the trained parameters, and the diagnostics of its loss. Scores of sequences that cannot move the policy may
-        come without a gradient."""
-        ...
-
-    def finish(self, reduce: Reduce = alone) -> Scale:
-        """The scale of this step, over all micro-batches and ranks; the next step starts afresh."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
-        ...
-
-
+@declares(Trait.NEUTRAL)
 def no_scale() -> None:
     """Take the step as it is.
 
     scale = 1
     """
     return None
+
+
+SCALES = {"none": no_scale, "clip-bias": ClipBiasScale, "drift": DriftScale}

@@ -1,35 +1,23 @@
-"""Surrogate objectives per token, to be maximised. Each also says what it would have been without its clip."""
-
-from collections.abc import Callable
-from dataclasses import dataclass
+"""Surrogate objectives, to be maximised. Each also says what it would have been without its clip."""
 
 import torch
 from torch import Tensor
 
+from turnwise.batch import Scores, TokenBatch
+from turnwise.ops.facts import Need, Trait, declares, refuses
 from turnwise.ops.parameters import AtLeastOne, LowerClip, Positive
+from turnwise.ops.terms import Ratios, Terms
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ratios:
-    """The ratio that weighs a term; and, for decoupled rules that ask for it, the one against the old policy."""
-
-    weight_T: Tensor
-    against_old: Callable[[], Tensor]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Terms:
-    """`clipped_T` marks the tokens whose gradient the clip removed or bent; there `unclipped_T` differs."""
-
-    objective_T: Tensor
-    unclipped_T: Tensor
-    clipped_T: Tensor
-
-
+@declares(Need.ADVANTAGE, Need.RATIO, Trait.CLIPS, Trait.THROUGH_RATIO, Trait.FOLLOWS_ADVANTAGE)
+@refuses(
+    lambda options: options["dual"] is not None and options["dual"] <= 1 + options["high"],
+    "dual={dual} must be above 1 + high, with high={high}; 3 is usual",
+)
 def ppo_clip(
+    batch: TokenBatch,
+    scores: Scores,
     ratios: Ratios,
-    logprob_T: Tensor,
-    advantage_T: Tensor,
     *,
     low: LowerClip = 0.2,
     high: Positive = 0.2,
@@ -43,7 +31,7 @@ def ppo_clip(
     PPO (1707.06347); dual clip (1912.09729); unequal bounds are DAPO's clip-higher (2503.14476). Clipping is decided
     per token even when w is shared by a turn, because A_t may change sign inside it.
     """
-    ratio_T = ratios.weight_T
+    ratio_T, advantage_T = ratios.weight_T, advantage_of(batch)
     clipped_T = _outside(ratio_T, advantage_T, low, high)
     unclipped_T = ratio_T * advantage_T
     objective_T = torch.minimum(unclipped_T, ratio_T.clamp(1 - low, 1 + high) * advantage_T)
@@ -51,13 +39,14 @@ def ppo_clip(
         floor_T = torch.where(advantage_T < 0, dual * advantage_T, -torch.inf)
         clipped_T = clipped_T | (unclipped_T < floor_T)
         objective_T = torch.maximum(objective_T, floor_T)
-    return Terms(objective_T=objective_T, unclipped_T=unclipped_T, clipped_T=clipped_T)
+    return Terms(objective=objective_T, unclipped=unclipped_T, clipped=clipped_T)
 
 
+@declares(Need.ADVANTAGE, Need.RATIO, Need.OLD, Trait.CLIPS, Trait.FOLLOWS_ADVANTAGE)
 def decoupled_mask(
+    batch: TokenBatch,
+    scores: Scores,
     ratios: Ratios,
-    logprob_T: Tensor,
-    advantage_T: Tensor,
     *,
     low: LowerClip = 0.2,
     high: Positive = 0.27,
@@ -71,49 +60,52 @@ def decoupled_mask(
     MiniRL (2512.01374): w = π/μ carries sampler mismatch and staleness, π/π_old decides. The gradient flows through
     log π only.
     """
+    advantage_T = advantage_of(batch)
     weight_T = ratios.weight_T.detach().clamp_max(cap) * advantage_T
     clipped_T = _outside(ratios.against_old(), advantage_T, low, high)
-    unclipped_T = weight_T * logprob_T
-    return Terms(objective_T=torch.where(clipped_T, 0, unclipped_T), unclipped_T=unclipped_T, clipped_T=clipped_T)
+    unclipped_T = weight_T * scores.logprob_T
+    return Terms(objective=torch.where(clipped_T, 0, unclipped_T), unclipped=unclipped_T, clipped=clipped_T)
 
 
-def cispo(
-    ratios: Ratios, logprob_T: Tensor, advantage_T: Tensor, *, low: LowerClip = 1.0, high: Positive = 0.28
-) -> Terms:
+@declares(Need.ADVANTAGE, Need.RATIO, Trait.CLIPS, Trait.FOLLOWS_ADVANTAGE)
+def cispo(batch: TokenBatch, scores: Scores, ratios: Ratios, *, low: LowerClip = 1.0, high: Positive = 0.28) -> Terms:
     """Clip the weight, keep every token's gradient.
 
         J_t = sg[ clip(w, 1−low, 1+high) ] · A_t · log π_t
 
     CISPO of MiniMax-M1 (2506.13585); that only the upper bound binds there is from memory, hence low = 1.
     """
-    ratio_T = ratios.weight_T.detach()
+    ratio_T, advantage_T = ratios.weight_T.detach(), advantage_of(batch)
     clipped_T = (ratio_T < 1 - low) | (ratio_T > 1 + high)
     return Terms(
-        objective_T=ratio_T.clamp(1 - low, 1 + high) * advantage_T * logprob_T,
-        unclipped_T=ratio_T * advantage_T * logprob_T,
-        clipped_T=clipped_T,
+        objective=ratio_T.clamp(1 - low, 1 + high) * advantage_T * scores.logprob_T,
+        unclipped=ratio_T * advantage_T * scores.logprob_T,
+        clipped=clipped_T,
     )
 
 
-def reinforce(ratios: Ratios, logprob_T: Tensor, advantage_T: Tensor) -> Terms:
+@declares(Need.ADVANTAGE, Trait.FOLLOWS_ADVANTAGE, Trait.FIRST_UPDATE_ONLY)
+def reinforce(batch: TokenBatch, scores: Scores, ratios: Ratios) -> Terms:
     """The plain policy gradient, right only for data of the present policy.
 
     J_t = A_t · log π_t
     """
-    return _plain(advantage_T * logprob_T)
+    return Terms(objective=advantage_of(batch) * scores.logprob_T)
 
 
-def negative_log_likelihood(ratios: Ratios, logprob_T: Tensor, advantage_T: Tensor) -> Terms:
+def negative_log_likelihood(batch: TokenBatch, scores: Scores, ratios: Ratios) -> Terms:
     """Imitate the sampled tokens, whatever they earned.
 
     J_t = log π_t
     """
-    return _plain(logprob_T)
+    return Terms(objective=scores.logprob_T)
 
 
-def _plain(objective_T: Tensor) -> Terms:
-    never_T = torch.zeros_like(objective_T, dtype=torch.bool)
-    return Terms(objective_T=objective_T, unclipped_T=objective_T, clipped_T=never_T)
+def advantage_of(batch: TokenBatch) -> Tensor:
+    """The advantage of every token; ValueError where the batch has none."""
+    if batch.advantage_T is None:
+        raise ValueError("the batch has no advantages; run compute_credit with a row that has an advantage")
+    return batch.advantage_T
 
 
 def _outside(ratio_T: Tensor, advantage_T: Tensor, low: float, high: float) -> Tensor:
@@ -128,7 +120,3 @@ SURROGATES = {
     "reinforce": reinforce,
     "nll": negative_log_likelihood,
 }
-WITHOUT_RATIO = frozenset({"reinforce", "nll"})
-"""Surrogates that read no ratio, and so need no log-probs to compare with."""
-CLIPPING = frozenset({"ppo-clip", "mask", "cispo"})
-"""Surrogates that can clip, and so can have a clipping bias."""

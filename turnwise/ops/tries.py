@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from turnwise.ops.facts import Trait, declares
 from turnwise.ops.parameters import Count, GroupSize
 
 
@@ -20,6 +21,7 @@ def plain(*, tries: Count = 1) -> SamplingPlan:
     return SamplingPlan(tries=tries)
 
 
+@declares(Trait.MAKES_GROUPS)
 def group(*, size: GroupSize = 8) -> SamplingPlan:
     """Several tries at each task, to be compared with each other.
 

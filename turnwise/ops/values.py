@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from turnwise.batch import Scores, TokenBatch
+from turnwise.ops.facts import Trait, declares
 from turnwise.ops.parameters import Count, Positive
 from turnwise.ops.segments import segment_count
 from turnwise.ops.weights import kept_tokens
@@ -54,6 +55,7 @@ def huber(batch: TokenBatch, scores: Scores, *, delta: Positive = 1.0, clip: Pos
     )
 
 
+@declares(Trait.CATEGORICAL)
 def hl_gauss(
     batch: TokenBatch,
     scores: Scores,

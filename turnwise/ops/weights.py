@@ -1,6 +1,6 @@
 """Token weights from global counts: the loss is a plain sum of weight × term, however the batch is cut."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -8,11 +8,13 @@ from torch import Tensor
 from turnwise.batch import TokenBatch
 from turnwise.ops.parameters import Positive
 from turnwise.ops.segments import segment_count, spread
+from turnwise.ops.terms import Level
+from turnwise.ranks import Reduce
 
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What one optimiser step averages over, on all ranks and micro-batches: tokens, turns, sequences, trajectories.
+    """What one optimiser step averages over, on all ranks and micro-batches, at every level.
 
     Only sampled tokens that were not rejected count, and only turns, sequences and trajectories that still have one. A
     part of a trajectory counts by its share of the trajectory's tokens, so that the parts add up to one.
@@ -22,6 +24,7 @@ class Counts:
     turns: float
     sequences: float
     trajectories: float
+    units: float
 
     @classmethod
     def of(cls, batch: TokenBatch) -> "Counts":
@@ -29,20 +32,24 @@ class Counts:
         turns_K = segment_count(torch.where(kept_T, batch.turn_T, -1), batch.turns)
         sequences_S = segment_count(torch.where(kept_T, batch.sequence_T, -1), batch.sequences)
         size_S = _trajectory_size(batch).clamp_min(1)
+        unit_T, units = Level.UNIT.rows(batch)
+        units_U = segment_count(torch.where(kept_T, unit_T, -1), units)
         return cls(
             tokens=int(kept_T.sum()),
             turns=int((turns_K > 0).sum()),
             sequences=int((sequences_S > 0).sum()),
             trajectories=float((sequences_S.double() / size_S).sum()),
+            units=int((units_U > 0).sum()),
         )
 
     def __add__(self, other: "Counts") -> "Counts":
-        return Counts(
-            tokens=self.tokens + other.tokens,
-            turns=self.turns + other.turns,
-            sequences=self.sequences + other.sequences,
-            trajectories=self.trajectories + other.trajectories,
-        )
+        return Counts(**{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)})
+
+    def over_ranks(self, reduce: Reduce) -> "Counts":
+        """The sum of every rank's counts."""
+        names = [item.name for item in fields(self)]
+        summed = reduce(torch.tensor([getattr(self, name) for name in names], dtype=torch.double))
+        return Counts(**{name: float(total) for name, total in zip(names, summed, strict=True)})
 
 
 def kept_tokens(batch: TokenBatch) -> Tensor:
@@ -112,6 +119,16 @@ def trajectory_sum(batch: TokenBatch, counts: Counts) -> Tensor:
     return _uniform(batch, _trajectories(counts))
 
 
+def unit_mean(batch: TokenBatch, counts: Counts) -> Tensor:
+    """Every unit counts the same, and every token inside it: a pair, a group, or a trajectory.
+
+    (1/N_units) Σ_u (1/n_u) Σ_{t in u}
+    """
+    segment_T, count = Level.UNIT.rows(batch)
+    kept_T = torch.where(kept_tokens(batch), segment_T, -1)
+    return _mean_of_means(batch, kept_T, count, max(counts.units, 1))
+
+
 def constant(batch: TokenBatch, counts: Counts, *, length: Positive = 1024.0) -> Tensor:
     """Divide by trajectories times a fixed length.
 
@@ -148,5 +165,6 @@ WEIGHTS = {
     "trajectory-sum": trajectory_sum,
     "sequence-mean": sequence_mean,
     "sequence-sum": sequence_sum,
+    "unit-mean": unit_mean,
     "constant": constant,
 }

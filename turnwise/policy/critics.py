@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from turnwise.batch import TokenBatch
 from turnwise.exactness import own_memory
+from turnwise.ops.facts import Trait
 from turnwise.ops.values import histogram_mean
 from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.packed_rows import rows_at_end, rows_before
@@ -42,7 +43,7 @@ class Bins:
     def of(cls, row: Algorithm) -> Bins | None:
         """The bins that the row's critic is trained on; None for a scalar critic."""
         options = row.critic.loss.options
-        if row.critic.loss.kind != "hl-gauss":
+        if not row.needs_critic or Trait.CATEGORICAL not in row.facts("value_loss"):
             return None
         return cls(low=options["low"], high=options["high"], count=options["bins"])
 

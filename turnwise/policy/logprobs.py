@@ -38,6 +38,8 @@ class TokenStatistics:
     """Σ_v p_v²."""
     kl_M: Tensor | None = None
     """Σ_v p_v (log p_v − log q_v), q the reference's distribution."""
+    reverse_kl_M: Tensor | None = None
+    """Σ_v q_v (log q_v − log p_v)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,8 @@ class _Task:
     reference_softcap: float | None
     spread: bool
     """Entropy or collision are wanted, not only the log-prob."""
+    reverse: bool
+    """The KL from the reference is wanted."""
     at_once: int
 
 
@@ -80,12 +84,14 @@ def token_statistics(
     temperature: float = 1.0,
     entropy: bool = False,
     collision: bool = False,
+    reverse_kl: bool = False,
     reference: tuple[Tensor, Head] | None = None,
     at_once: int | None = None,
 ) -> TokenStatistics:
     """Statistics of softmax(logits / temperature) at the given tokens.
 
-    `reference` is the reference's hidden states and head: it gives the KL over the whole vocabulary, and is a constant.
+    `reference` is the reference's hidden states and head: it gives the KL over the whole vocabulary, either way, and is
+    a constant.
     """
     if temperature <= 0:
         raise ValueError(f"temperature must be positive to score tokens, got {temperature}; score greedy tokens at 1")
@@ -95,9 +101,10 @@ def token_statistics(
         softcap=head.softcap,
         reference_softcap=reference_head.softcap if reference_head else None,
         spread=entropy or collision,
+        reverse=reverse_kl and reference is not None,
         at_once=at_once or LOGITS_AT_ONCE.get(hidden_Md.device.type, LOGITS_AT_ONCE["cuda"]),
     )
-    logprob_M, entropy_M, collision_M, kl_M = _ChunkedHead.apply(
+    logprob_M, entropy_M, collision_M, kl_M, reverse_kl_M = _ChunkedHead.apply(
         hidden_Md,
         head.weight_Vd,
         head.bias_V,
@@ -112,11 +119,12 @@ def token_statistics(
         entropy_M=entropy_M if entropy else None,
         collision_M=collision_M if collision else None,
         kl_M=kl_M if reference is not None else None,
+        reverse_kl_M=reverse_kl_M if task.reverse else None,
     )
 
 
 class _ChunkedHead(torch.autograd.Function):
-    """Four statistics per token, with the gradient of each."""
+    """Five statistics per token, with the gradient of each."""
 
     @staticmethod
     def forward(
@@ -133,22 +141,22 @@ class _ChunkedHead(torch.autograd.Function):
         tensors = hidden_Md, weight_Vd, bias_V, reference_hidden_Md, reference_weight_Vd, reference_bias_V
         mine, other = _sides(task, *tensors)
         statistics = _fused(_statistics, hidden_Md)
-        parts = [torch.empty(6, 0, dtype=_working(hidden_Md.dtype), device=hidden_Md.device)]
+        parts = [torch.empty(7, 0, dtype=_working(hidden_Md.dtype), device=hidden_Md.device)]
         for rows in _blocks(target_M.numel(), task.at_once // weight_Vd.shape[0]):
             other_logits = None if other is None else other.logits(rows=rows)
-            parts.append(statistics(mine.logits(rows=rows), other_logits, target_M[rows], spread=task.spread))
-        found_6M = torch.cat(parts, dim=1)
+            parts.append(statistics(mine.logits(rows=rows), other_logits, target_M[rows], task=task))
+        found_7M = torch.cat(parts, dim=1)
         ctx.task = task
-        ctx.save_for_backward(target_M, found_6M, *tensors)
-        return tuple(row_M.clone() for row_M in found_6M[:4])
+        ctx.save_for_backward(target_M, found_7M, *tensors)
+        return tuple(row_M.clone() for row_M in found_7M[:5])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients_M: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         task: _Task = ctx.task
-        target_M, found_6M, *tensors = ctx.saved_tensors
+        target_M, found_7M, *tensors = ctx.saved_tensors
         mine, other = _sides(task, *tensors)
-        gradient_4M = torch.stack(gradients_M)
+        gradient_5M = torch.stack(gradients_M)
         logit_gradient = _fused(_logit_gradient, mine.hidden_Md)
         sums = _Sums.like(mine, wanted=ctx.needs_input_grad[:3])
         for words in _blocks(mine.weight_Vd.shape[0], task.at_once // max(target_M.numel(), 1)):
@@ -156,11 +164,9 @@ class _ChunkedHead(torch.autograd.Function):
                 mine.logits(words=words),
                 None if other is None else other.logits(words=words),
                 target_M - words.start,
-                found_6M,
-                gradient_4M,
-                spread=task.spread,
-                temperature=task.temperature,
-                softcap=task.softcap,
+                found_7M,
+                gradient_5M,
+                task=task,
                 dtype=mine.hidden_Md.dtype,
             )
             sums.add(mine, words, change)
@@ -218,12 +224,15 @@ def _sides(
     )
 
 
-def _statistics(logits: Tensor, other: Tensor | None, target_M: Tensor, *, spread: bool) -> Tensor:
-    """Rows: log-prob, entropy, collision, KL, log Σ exp of the logits, and of the reference's; zero when not wanted."""
+def _statistics(logits: Tensor, other: Tensor | None, target_M: Tensor, *, task: _Task) -> Tensor:
+    """Rows: log-prob, entropy, collision, KL, reverse KL, log Σ exp of the logits and of the reference's.
+
+    What is not wanted is zero.
+    """
     total_M = logits.logsumexp(-1)
     logprob_M = logits.gather(1, target_M[:, None]).squeeze(1) - total_M
-    entropy_M = collision_M = kl_M = other_total_M = torch.zeros_like(total_M)
-    if spread or other is not None:
+    entropy_M = collision_M = kl_M = reverse_M = other_total_M = torch.zeros_like(total_M)
+    if task.spread or other is not None:
         log_p = logits - total_M[:, None]
         p = log_p.exp()
         entropy_M = -(p * log_p).sum(-1)
@@ -231,39 +240,42 @@ def _statistics(logits: Tensor, other: Tensor | None, target_M: Tensor, *, sprea
         if other is not None:
             other_total_M = other.logsumexp(-1)
             kl_M = (p * (log_p - other + other_total_M[:, None])).sum(-1)
-    return torch.stack([logprob_M, entropy_M, collision_M, kl_M, total_M, other_total_M])
+            if task.reverse:
+                log_q = other - other_total_M[:, None]
+                reverse_M = (log_q.exp() * (log_q - log_p)).sum(-1)
+    return torch.stack([logprob_M, entropy_M, collision_M, kl_M, reverse_M, total_M, other_total_M])
 
 
 def _logit_gradient(
     logits: Tensor,
     other: Tensor | None,
     target_M: Tensor,
-    found_6M: Tensor,
-    gradient_4M: Tensor,
+    found_7M: Tensor,
+    gradient_5M: Tensor,
     *,
-    spread: bool,
-    temperature: float,
-    softcap: float | None,
+    task: _Task,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Gradient of the four statistics with respect to a block of raw logits, whose first word is number 0.
+    """Gradient of the five statistics with respect to a block of raw logits, whose first word is number 0.
 
-    Every statistic's gradient is p ⊙ something, but for the one-hot of the log-prob:
-        log p_y: 1{y} − p;    H: −p (log p + H);    Σp²: 2p (p − Σp²);    KL: p (log p − log q − KL)
+    Every statistic's gradient is p ⊙ something, but for the one-hot of the log-prob and the reverse KL:
+        log p_y: 1{y} − p;   H: −p (log p + H);   Σp²: 2p (p − Σp²);   KL: p (log p − log q − KL);   reverse: p − q
     """
-    _, entropy, collision, kl, total, other_total = found_6M[:, :, None]
-    of_logprob, of_entropy, of_collision, of_kl = gradient_4M[:, :, None] / temperature
+    _, entropy, collision, kl, _, total, other_total = found_7M[:, :, None]
+    of_logprob, of_entropy, of_collision, of_kl, of_reverse = gradient_5M[:, :, None] / task.temperature
     log_p = logits - total
     p = log_p.exp()
     factor = -of_logprob
-    if spread:
+    if task.spread:
         factor = factor - of_entropy * (log_p + entropy) + 2 * of_collision * (p - collision)
     if other is not None:
         factor = factor + of_kl * (log_p - other + other_total - kl)
     # The one-hot comes before rounding to `dtype`: for a likely token 1 − p would otherwise be lost.
     change = _add_at_target(p * factor, target_M, of_logprob)
-    if softcap is not None:
-        change = change * (1 - (logits * (temperature / softcap)).square())
+    if task.reverse and other is not None:
+        change = change + of_reverse * (p - (other - other_total).exp())
+    if task.softcap is not None:
+        change = change * (1 - (logits * (task.temperature / task.softcap)).square())
     return change.to(dtype)
 
 

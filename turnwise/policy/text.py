@@ -14,6 +14,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from turnwise.batch import Scores, TokenBatch
 from turnwise.exactness import own_memory
+from turnwise.ops.facts import Need
 from turnwise.policy.critics import Critic
 from turnwise.policy.logprobs import Head, token_statistics
 from turnwise.policy.packed import Layout, packed_hidden
@@ -36,6 +37,9 @@ class TextPolicy:
 
     `TextPolicy.load("runs/my-model", lora=LoraSettings(rank=8))`, or `TextPolicy(model)` around one already built.
     """
+
+    provides = frozenset(Need) - {Need.ROUTING}
+    """What the parts of a row may ask for."""
 
     def __init__(
         self,
@@ -85,6 +89,11 @@ class TextPolicy:
         return cls(model, tokenizer, lora=lora, train=train, checkpointing=checkpointing, compile_layers=compile_layers)
 
     @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.model.device
+
+    @property
     def head(self) -> Head:
         """The last layer."""
         return head_of(self.model)
@@ -111,13 +120,14 @@ class TextPolicy:
         temperature: float = 1.0,
         entropy: bool = False,
         collision: bool = False,
+        reverse_kl: bool = False,
         reference: Reference | None = None,
         critic: Critic | None = None,
     ) -> Scores:
         """What the policy says about the sampled tokens; zero elsewhere.
 
-        With a `reference`, its exact KL over the vocabulary too; with a `critic`, values. The head runs for sampled
-        tokens only.
+        With a `reference`, the exact KL to it over the vocabulary too, and from it with `reverse_kl`; with a `critic`,
+        values. The head runs for sampled tokens only.
         """
         hidden_Td = self.hidden(batch)
         token_M = batch.sampled_T.nonzero().squeeze(1)
@@ -129,6 +139,7 @@ class TextPolicy:
             temperature=temperature,
             entropy=entropy,
             collision=collision,
+            reverse_kl=reverse_kl,
             reference=None if reference is None else (reference.hidden(batch)[before_M], reference.head),
         )
         values = critic.values(batch, hidden_Td) if critic is not None else None
@@ -137,6 +148,7 @@ class TextPolicy:
             entropy_T=None if found.entropy_M is None else _put(batch, token_M, found.entropy_M),
             collision_T=None if found.collision_M is None else _put(batch, token_M, found.collision_M),
             reference_kl_T=None if found.kl_M is None else _put(batch, token_M, found.kl_M),
+            reverse_kl_T=None if found.reverse_kl_M is None else _put(batch, token_M, found.reverse_kl_M),
             value_T=None if values is None else values.value_T,
             value_logits_TB=None if values is None else values.logits_TB,
         )

@@ -72,7 +72,7 @@ def _training_doubts(recipe: Recipe) -> Iterator[str]:
             f"train.warmup={train.warmup} leaves none of the {counted(train.steps, 'step')} at the full learning rate; "
             "lower it"
         )
-    if train.cut == "bootstrap" and not recipe.algorithm.needs_critic:
+    if recipe.algorithm.cut == "bootstrap" and not recipe.algorithm.needs_critic:
         yield (
             f"train.cut=bootstrap asks the critic what follows a cut, and {recipe.algorithm.name} has no critic: it "
             "does nothing; set train.cut=lost, or choose an algorithm with a critic"

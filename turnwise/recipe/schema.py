@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from turnwise.algorithm import Algorithm
 
 Mode = Literal["off", "warn", "act"]
+Stage = Literal["imitation", "reinforcement", "preference"]
+"""What a run learns from: demonstrations, its own episodes, or pairs of which one was preferred."""
 Schedule = Literal["constant", "linear", "cosine"]
 CONTEXT = 2048
 """Tokens that an episode may have where neither recipe nor model says less: long ones cost places in the engine."""
@@ -108,9 +110,6 @@ class Train(Settings):
     """Tokens of one forward pass; a minibatch with more accumulates gradients. It changes memory, not the result."""
     critic: Literal["separate", "shared"] = "separate"
     """A value model of its own, or a head on the policy's trunk."""
-    cut: Literal["lost", "bootstrap"] = "lost"
-    """What follows where a limit of turns, tokens or context ended an episode: nothing, or what the critic expects
-    there. A policy that is paid what the critic expects learns to run into the limit."""
     reference_every: int | None = Field(default=None, ge=1)
     """Steps after which the reference becomes the policy as it then is; None: it stays the first policy."""
 
@@ -193,6 +192,7 @@ class Recipe(Settings):
     """Everything that decides a run."""
 
     name: str = "run"
+    stage: Stage = "reinforcement"
     seed: int = 0
     device: str = "auto"
     """auto, cpu, cuda, cuda:1."""

@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
+from turnwise.batch import Scores
 from turnwise.ops.clip_bias import ClipBiasScale
-from turnwise.ops.diagnostics import TurnTable
-from turnwise.ops.normalizers import Reduce, alone
-from turnwise.ops.scales import Apply, Scale
+from turnwise.ops.step_scale import Apply, Scale
+from turnwise.ops.terms import Loss
+from turnwise.ranks import Reduce, alone
 
 
 @dataclass(kw_only=True)
@@ -50,16 +51,7 @@ class ReplayedScale:
     apply: Apply = "step"
     _place: int = field(default=0, init=False, repr=False)
 
-    def observe(
-        self,
-        *,
-        bias: Tensor | None,
-        coefficient_T: Tensor | None,
-        logprob_T: Tensor,
-        collision_T: Tensor | None = None,
-        parameters: Sequence[Tensor] = (),
-        table: TurnTable | None = None,
-    ) -> None:
+    def observe(self, loss: Loss, scores: Scores, parameters: Sequence[Tensor] = ()) -> None:
         """Nothing that happens changes the list."""
 
     def finish(self, reduce: Reduce = alone) -> Scale:

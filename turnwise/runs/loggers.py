@@ -80,7 +80,7 @@ class WeightsAndBiases:
 
     def __init__(self, folder: RunFolder, *, project: str) -> None:
         init = _require("wandb", extra="wandb").init
-        stage = "sft" if folder.config["algorithm"]["name"] == "imitation" else "train"
+        stage = "sft" if folder.config["stage"] == "imitation" else "train"
         # Place and time make the id: a resumed run goes on under it, no other run of that name does.
         place = sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
         self._run = init(

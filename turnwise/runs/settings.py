@@ -13,7 +13,7 @@ import yaml
 from turnwise.runs.disk import RunFolderError, explained, open_plain
 from turnwise.runs.journal import plain
 
-SCHEMA = 2
+SCHEMA = 3
 CONFIG, META = "config.yaml", "meta.json"
 
 _SEAL = b"# sha256 of the lines above: "

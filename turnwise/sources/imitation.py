@@ -9,11 +9,7 @@ from turnwise.algorithm import Algorithm, Part
 from turnwise.recipe.schema import Recipe, Sft
 from turnwise.types import Group
 
-IMITATION = Algorithm(
-    name="imitation",
-    advantage=Part(kind="return-to-go"),  # every row has credit; nll never reads it
-    surrogate=Part(kind="nll"),
-)
+IMITATION = Algorithm(name="imitation", surrogate=Part(kind="nll"))
 """Maximise the log-prob of every demonstrated token, each counting the same; no critic, no reference."""
 
 
@@ -63,4 +59,6 @@ def sft_recipe(recipe: Recipe, *, steps: int) -> Recipe:
         "warmup": sft.warmup,
         "schedule": sft.schedule,
     }
-    return recipe.model_copy(update={"algorithm": IMITATION, "train": recipe.train.model_copy(update=changes)})
+    return recipe.model_copy(
+        update={"stage": "imitation", "algorithm": IMITATION, "train": recipe.train.model_copy(update=changes)}
+    )

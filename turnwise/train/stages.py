@@ -25,7 +25,7 @@ from turnwise.recipe.loading import differences, load_recipe
 from turnwise.recipe.schema import Recipe, Train
 from turnwise.runs.folder import JOURNALS, RunFolder
 from turnwise.runs.settings import CONFIG, META
-from turnwise.sources.imitation import IMITATION, Imitation, sft_recipe
+from turnwise.sources.imitation import Imitation, sft_recipe
 from turnwise.sources.played import plays_in_lockstep
 from turnwise.sources.player import Player
 from turnwise.train.setup import (
@@ -107,7 +107,7 @@ def resume(
             console.note(f"{', '.join(changed)}: the last bits may differ from those of a run that was left alone")
         if changes := differences(before, recipe):
             console.note("changed: " + ", ".join(changes))
-        if recipe.algorithm.name == IMITATION.name:
+        if recipe.stage == "imitation":
             return _shown(_resume_imitation(recipe, folder, console=console), console)
         if recipe.sft is not None and not _is_finished(folder / SFT):
             if changes:  # reinforcement, which would keep them, may not begin today
@@ -249,14 +249,14 @@ def _require_same_run(before: Recipe, after: Recipe) -> None:
     for change in differences(before, after):
         key = change.partition(":")[0]
         if key.partition(".")[0] in FIXED or key == "train.critic":
-            command = "sft" if before.algorithm.name == IMITATION.name else "train"
+            command = "sft" if before.stage == "imitation" else "train"
             raise ValueError(f"{key} cannot change in the middle of a run; start a new one with `turnwise {command}`")
 
 
 def _require_more_steps(run: RunFolder, before: Recipe, after: Recipe) -> None:
     if before.train.steps == after.train.steps:
         return
-    if before.algorithm.name == IMITATION.name:
+    if before.stage == "imitation":
         raise ValueError("the steps of imitation follow from sft.demonstrations, sft.batch and sft.epochs")
     checkpoint = run.checkpoints.latest()
     done = 0 if checkpoint is None else _step_of(checkpoint)

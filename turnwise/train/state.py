@@ -37,7 +37,7 @@ def write_state(
     resume.mkdir()
     if learner.policy.has_adapter:  # the model above has it merged in
         _save(resume / "adapter.safetensors", learner.policy.trainable())
-    _save(resume / "actor.safetensors", learner.actor.tensors())
+    _save(resume / "optimizer.safetensors", learner.optimizer.tensors())
     if learner.critic is not None and learner.critic_optimizer is not None:
         _save(resume / "critic.safetensors", learner.critic.trainable())
         _save(resume / "critic_optimizer.safetensors", learner.critic_optimizer.tensors())
@@ -68,7 +68,7 @@ def load_learner(folder: Path, learner: Learner) -> None:
     if not weights.keys() >= learner.policy.trainable().keys():
         weights = read_weights(folder)
     _copy(weights, learner.policy.trainable())
-    learner.actor.load_tensors(load_file(resume / "actor.safetensors"))
+    learner.optimizer.load_tensors(load_file(resume / "optimizer.safetensors"))
     if learner.critic is not None and learner.critic_optimizer is not None:
         _copy(load_file(resume / "critic.safetensors"), learner.critic.trainable())
         learner.critic_optimizer.load_tensors(load_file(resume / "critic_optimizer.safetensors"))
@@ -77,7 +77,7 @@ def load_learner(folder: Path, learner: Learner) -> None:
 
 def hand_over(learner: Learner, successor: Learner) -> None:
     """Let a learner of the same policy go on where this one is, with settings of its own."""
-    successor.actor.load_tensors(learner.actor.tensors())
+    successor.optimizer.load_tensors(learner.optimizer.tensors())
     if learner.critic is not None and successor.critic is not None:
         assert learner.critic_optimizer is not None
         assert successor.critic_optimizer is not None

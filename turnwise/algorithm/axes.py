@@ -1,0 +1,164 @@
+"""The axes of an algorithm: what a part of each is handed, and what it returns.
+
+The positional parameters below are what a part is called with; everything that a part takes besides is keyword-only
+and an option. A part of the user's own follows the same contract.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from turnwise.batch import Scores, TokenBatch
+    from turnwise.ops.credit import Credit
+    from turnwise.ops.step_scale import StepScale
+    from turnwise.ops.terms import Ratios, Terms
+    from turnwise.ops.tries import SamplingPlan
+    from turnwise.ops.weights import Counts
+    from turnwise.ranks import Reduce
+    from turnwise.types import Group
+
+
+class SamplingPart(Protocol):
+    """How many tries each task gets."""
+
+    def __call__(self) -> SamplingPlan: ...
+
+
+class FilterPart(Protocol):
+    """The group without what is left out; an empty group is dropped."""
+
+    def __call__(self, group: Group, /) -> Group: ...
+
+
+class RewardPart(Protocol):
+    """The reward of every token, changed."""
+
+    def __call__(self, batch: TokenBatch, /) -> Tensor: ...
+
+
+class AdvantagePart(Protocol):
+    """An advantage for every token, and the critic's target if there is a critic; None: the row uses no credit."""
+
+    def __call__(self, batch: TokenBatch, /) -> Credit | None: ...
+
+
+class NormalizerPart(Protocol):
+    """The advantage of every token on another scale; `reduce` sums a tensor over ranks."""
+
+    def __call__(self, batch: TokenBatch, advantage_T: Tensor, reduce: Reduce, /) -> Tensor: ...
+
+
+class RatioPart(Protocol):
+    """The importance ratio of every token. It declares what it is taken against: `Need.OLD` or `Need.SAMPLER`."""
+
+    def __call__(self, batch: TokenBatch, logprob_T: Tensor, /) -> Tensor: ...
+
+
+class MismatchPart(Protocol):
+    """A constant weight for every token, zero where it is rejected; None: all weights are one."""
+
+    def __call__(self, batch: TokenBatch, /) -> Tensor | None: ...
+
+
+class SurrogatePart(Protocol):
+    """The terms that are maximised, one per token, turn, sequence or unit."""
+
+    def __call__(self, batch: TokenBatch, scores: Scores, ratios: Ratios, /) -> Terms: ...
+
+
+class ScalePart(Protocol):
+    """A stateful step scale, one per run; None: steps are taken as they are."""
+
+    def __call__(self) -> StepScale | None: ...
+
+
+class WeightsPart(Protocol):
+    """The weight of every token in a plain sum; a term above the token gets the sum of its tokens' weights."""
+
+    def __call__(self, batch: TokenBatch, counts: Counts, /) -> Tensor: ...
+
+
+class RegularizerPart(Protocol):
+    """A penalty for every token, or `Terms` at another level."""
+
+    def __call__(self, batch: TokenBatch, scores: Scores, /) -> Tensor | Terms: ...
+
+
+class ValueLossPart(Protocol):
+    """The critic's loss at every token."""
+
+    def __call__(self, batch: TokenBatch, scores: Scores, /) -> Tensor: ...
+
+
+Contract = TypeVar("Contract", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Axis(Generic[Contract]):
+    """One axis: its name, where its table is, and what its parts are called with. Its table loads on use."""
+
+    name: str
+    home: str
+    contract: Callable[..., Any]
+
+    @property
+    def table(self) -> Mapping[str, Contract]:
+        """The parts that ship with us, by kind."""
+        module, _, table = self.home.partition(":")
+        return getattr(import_module(f"turnwise.ops.{module}"), table)
+
+    @property
+    def handed(self) -> list[str]:
+        """Names of what a part is handed."""
+        return list(inspect.signature(self.contract).parameters)[1:]
+
+
+SAMPLING = Axis[SamplingPart]("sampling", "tries:SAMPLING", SamplingPart.__call__)
+FILTERS = Axis[FilterPart]("filters", "filters:FILTERS", FilterPart.__call__)
+REWARD = Axis[RewardPart]("reward", "rewards:REWARDS", RewardPart.__call__)
+ADVANTAGE = Axis[AdvantagePart]("advantage", "advantages:ADVANTAGES", AdvantagePart.__call__)
+NORMALIZER = Axis[NormalizerPart]("normalizer", "normalizers:NORMALIZERS", NormalizerPart.__call__)
+RATIO = Axis[RatioPart]("ratio", "ratios:RATIOS", RatioPart.__call__)
+MISMATCH = Axis[MismatchPart]("mismatch", "mismatch:MISMATCHES", MismatchPart.__call__)
+SURROGATE = Axis[SurrogatePart]("surrogate", "surrogates:SURROGATES", SurrogatePart.__call__)
+SCALE = Axis[ScalePart]("scale", "scales:SCALES", ScalePart.__call__)
+WEIGHTS = Axis[WeightsPart]("weights", "weights:WEIGHTS", WeightsPart.__call__)
+REGULARIZERS = Axis[RegularizerPart]("regularizers", "regularizers:REGULARIZERS", RegularizerPart.__call__)
+VALUE_LOSS = Axis[ValueLossPart]("value_loss", "values:VALUE_LOSSES", ValueLossPart.__call__)
+
+_ALL: Mapping[str, Axis[Any]] = {
+    axis.name: axis
+    for axis in (
+        *(SAMPLING, FILTERS, REWARD, ADVANTAGE, NORMALIZER, RATIO, MISMATCH, SURROGATE, SCALE, WEIGHTS),
+        *(REGULARIZERS, VALUE_LOSS),
+    )
+}
+
+
+class _Tables(Mapping[str, Mapping[str, Callable[..., Any]]]):
+    """The tables by the name of their axis. They load on use: naming an axis, or an algorithm, needs no torch."""
+
+    def __getitem__(self, axis: str) -> Mapping[str, Callable[..., Any]]:
+        return _ALL[axis].table
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_ALL)
+
+    def __len__(self) -> int:
+        return len(_ALL)
+
+
+AXES: Mapping[str, Mapping[str, Callable[..., Any]]] = _Tables()
+"""Each axis owns a table of functions; a row of an algorithm picks from them."""
+
+
+def axis_named(name: str) -> Axis[Any]:
+    """The axis of that name."""
+    return _ALL[name]
