@@ -17,13 +17,13 @@ def message(overrides: dict[str, Any], source: Path | None = None) -> str:
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"rolout": {}}, "unknown key rolout; did you mean rollout? The keys are name, seed,"),
+        ({"rolout": {}}, "unknown key rolout; did you mean rollout? The keys are name, stage, seed,"),
         (
             {"rollout": {"episods": 8}},
             "unknown key rollout.episods; did you mean rollout.episodes? The keys of rollout",
         ),
         ({"model": {"lora": {"rnk": 8}}}, "unknown key model.lora.rnk; did you mean model.lora.rank?"),
-        ({"steps": 8}, "unknown key steps; did you mean train.steps? The keys are name, seed,"),
+        ({"steps": 8}, "unknown key steps; did you mean train.steps? The keys are name, stage, seed,"),
         ({"sft": {"epoch": 1}}, "unknown key sft.epoch; did you mean sft.epochs?"),
         ({"algorithm": {"epoch": 4}}, "unknown key algorithm.epoch; did you mean algorithm.epochs?"),
         (

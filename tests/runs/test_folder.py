@@ -83,8 +83,8 @@ def test_open_says_what_is_wrong_with_a_folder(tmp_path: Path):
     with pytest.raises(RunFolderError, match=r"is not a run folder \(it has no meta\.json\)"):
         RunFolder.open(tmp_path)
     run = RunFolder.create(tmp_path / "geo", CONFIG, META)
-    (run.path / "meta.json").write_text('{"schema": 3}')
-    with pytest.raises(RunFolderError, match=r"has schema 3, this version of turnwise reads 2; use the version that"):
+    (run.path / "meta.json").write_text('{"schema": 9}')
+    with pytest.raises(RunFolderError, match=r"has schema 9, this version of turnwise reads 3; use the version that"):
         RunFolder.open(run.path)
 
 

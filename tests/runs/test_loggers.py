@@ -16,7 +16,7 @@ META = {"started": "2025-01-02T03:04:05+00:00"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(tmp_path / "geo", {"name": "geo", "algorithm": {"name": "ppo"}}, META)
+    return RunFolder.create(tmp_path / "geo", {"name": "geo", "stage": "reinforcement", "algorithm": {"name": "ppo"}}, META)
 
 
 def play(folder: RunFolder, loggers: Loggers, steps: range, success: float) -> None:
@@ -100,7 +100,8 @@ def test_weights_and_biases_tells_runs_of_one_name_and_time_apart(tmp_path: Path
     begun: list[dict[str, str]] = []
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **settings: begun.append(settings)))
     for place, algorithm in (("ppo/seed-0", "ppo"), ("grpo/seed-0", "grpo"), ("start/seed-0", "imitation")):
-        config = {"name": "geo", "algorithm": {"name": algorithm}}
+        stage = "imitation" if algorithm == "imitation" else "reinforcement"
+        config = {"name": "geo", "stage": stage, "algorithm": {"name": algorithm}}
         Loggers.of(Log(wandb="turnwise"), RunFolder.create(tmp_path / place, config, META))
     Loggers.of(Log(wandb="turnwise"), RunFolder.open(tmp_path / "ppo" / "seed-0"))
     assert [settings["name"] for settings in begun] == ["geo train", "geo train", "geo sft", "geo train"]

@@ -73,8 +73,9 @@ def test_the_stage_is_a_recipe_with_its_own_row_and_schedule_and_all_else_kept()
     assert stage.algorithm == IMITATION
     assert (stage.train.steps, stage.train.learning_rate, stage.train.warmup) == (12, 2e-4, 7)
     assert (stage.train.schedule, stage.train.grad_clip) == ("linear", 0.5)
-    kept = {"algorithm", "train"}
-    assert stage.model_dump(exclude=kept) == recipe.model_dump(exclude=kept)
+    assert stage.stage == "imitation"
+    changed = {"stage", "algorithm", "train"}
+    assert stage.model_dump(exclude=changed) == recipe.model_dump(exclude=changed)
     assert Recipe.model_validate(stage.model_dump(mode="json")) == stage
     with pytest.raises(ValueError, match="the recipe has no imitation stage; add an sft section"):
         sft_recipe(recipe.model_copy(update={"sft": None}), steps=1)
