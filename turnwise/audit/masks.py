@@ -22,14 +22,14 @@ Tokens = Mapping[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Claim:
-    """What somebody takes for the policy's tokens: `Claim(who="the step trained on", tokens={"geo-17/0": {3: 40}})`."""
+class Trained:
+    """What counted as the policy's: `Trained(who="the step trained on", tokens={"geo-17/0": {3: 40}})`."""
 
     who: str
     tokens: Mapping[str, Tokens]
 
 
-def claim_of_batch(batch: TokenBatch) -> Claim:
+def trained_by_batch(batch: TokenBatch) -> Trained:
     """What a packed batch would train on."""
     owner = batch.trajectory_S[batch.sequence_T][batch.sampled_T]
     ids = batch.ids_T[batch.sampled_T]
@@ -37,10 +37,10 @@ def claim_of_batch(batch: TokenBatch) -> Claim:
         name: dict(zip(_places(spans), ids[owner == number].tolist(), strict=True))
         for number, (name, spans) in enumerate(zip(batch.trajectory_names, sampled_spans(batch), strict=True))
     }
-    return Claim(who="the packed batch trains on", tokens=tokens)
+    return Trained(who="the packed batch trains on", tokens=tokens)
 
 
-def claim_of_rows(rows: Iterable[Mapping[str, Any]]) -> Claim | None:
+def trained_by_rows(rows: Iterable[Mapping[str, Any]]) -> Trained | None:
     """What a step trained on by the lines of its token ledger; None where these do not say it."""
     tokens: dict[str, Tokens] = {}
     for row in rows:
@@ -50,21 +50,21 @@ def claim_of_rows(rows: Iterable[Mapping[str, Any]]) -> Claim | None:
             tokens[str(row["id"])] = dict(zip(_places(row["spans"]), row["ids"], strict=True))
         except (KeyError, TypeError, ValueError) as error:
             raise RunFolderError(f"a line of the token ledger has no valid spans and ids ({error})") from error
-    return Claim(who="the step trained on", tokens=tokens)
+    return Trained(who="the step trained on", tokens=tokens)
 
 
-def check_masks(trajectories: Sequence[Trajectory], renderer: Renderer, claims: Sequence[Claim]) -> None:
+def check_masks(trajectories: Sequence[Trajectory], renderer: Renderer, trained: Sequence[Trained]) -> None:
     """Raise ValueError at the first token that the ledger or a claim gives to the wrong speaker."""
     sound = {each.id: each for each in trajectories if not each.stop.is_failure}
-    for claim in claims:
-        for name in claim.tokens.keys() - sound.keys():
-            raise ValueError(f"{claim.who} trajectory {name!r}, which is not among the episodes to learn from")
+    for each in trained:
+        for name in each.tokens.keys() - sound.keys():
+            raise ValueError(f"{each.who} trajectory {name!r}, which is not among the episodes to learn from")
     for name, trajectory in sound.items():
         spoken = dict(_spoken(trajectory, renderer))
-        own = Claim(who="the ledger counts as sampled", tokens={name: dict(_recorded(trajectory))})
-        for claim in (own, *claims):
-            if name in claim.tokens:  # a filter may have left it out
-                _require_same(trajectory, spoken, claim.tokens[name], claim.who)
+        own = Trained(who="the ledger counts as sampled", tokens={name: dict(_recorded(trajectory))})
+        for each in (own, *trained):
+            if name in each.tokens:  # a filter may have left it out
+                _require_same(trajectory, spoken, each.tokens[name], each.who)
 
 
 def _spoken(trajectory: Trajectory, renderer: Renderer) -> Iterator[tuple[int, int]]:
@@ -96,8 +96,8 @@ def _places(spans: Iterable[tuple[int, int]]) -> Iterator[int]:
     return chain.from_iterable(range(start, end) for start, end in spans)
 
 
-def _require_same(trajectory: Trajectory, spoken: Tokens, claimed: Tokens, who: str) -> None:
-    wrong = sorted(place for place in spoken.keys() | claimed.keys() if spoken.get(place) != claimed.get(place))
+def _require_same(trajectory: Trajectory, spoken: Tokens, trained: Tokens, who: str) -> None:
+    wrong = sorted(place for place in spoken.keys() | trained.keys() if spoken.get(place) != trained.get(place))
     if not wrong:
         return
     first, places = wrong[0], [start for start, _ in _starts(trajectory)]
@@ -105,8 +105,8 @@ def _require_same(trajectory: Trajectory, spoken: Tokens, claimed: Tokens, who: 
     where = f"trajectory {trajectory.id!r}, turn {turn}, token {first - places[turn]}"
     if first not in spoken:
         text = f"{who} a token that the environment wrote"
-    elif first not in claimed:
+    elif first not in trained:
         text = f"the policy sampled this token, and it is not among those that {who}"
     else:
-        text = f"{who} id {claimed[first]}, and the policy sampled id {spoken[first]}"
+        text = f"{who} id {trained[first]}, and the policy sampled id {spoken[first]}"
     raise ValueError(f"{where}: {text} ({len(wrong)} wrong tokens in this trajectory)")

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from turnwise.audit.masks import Claim, check_masks, claim_of_batch, claim_of_rows
+from turnwise.audit.masks import Trained, check_masks, trained_by_batch, trained_by_rows
 from turnwise.audit.recorded import Recording
 from turnwise.batch import Scores
 from turnwise.envs.check import Finding
@@ -88,7 +88,7 @@ class Verifier:
         gap, finding = self._gap(sound, step)
         findings = (
             _judged("tokens", lambda: self._check_tokens(groups)),
-            _judged("masks", lambda: check_masks(played, self._renderer, self._claims(sound, step))),
+            _judged("masks", lambda: check_masks(played, self._renderer, self._trained(sound, step))),
             _judged("versions", lambda: self._check_versions(groups, step)),
             finding,
         )
@@ -100,12 +100,12 @@ class Verifier:
             for trajectory in group.trajectories:
                 check_ledger(trajectory, self._renderer)
 
-    def _claims(self, sound: Sequence[Group], step: int) -> list[Claim]:
+    def _trained(self, sound: Sequence[Group], step: int) -> list[Trained]:
         """What is trained on: by the step's token ledger where it is kept, and by packing its episodes again."""
-        claims = [claim_of_batch(pack(sound))] if sound else []
+        trained = [trained_by_batch(pack(sound))] if sound else []
         file = self._recording.run.tokens_file(step)
-        written = claim_of_rows(read_rows(file)) if file.exists() else None
-        return claims if written is None else [*claims, written]
+        written = trained_by_rows(read_rows(file)) if file.exists() else None
+        return trained if written is None else [*trained, written]
 
     def _check_versions(self, groups: Sequence[Group], step: int) -> None:
         newest = step - 1

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from turnwise import __version__
-from turnwise.guard.onset import DEFINITION, find_onset
+from turnwise.guard.definition import ONSET
+from turnwise.guard.onset import find_onset
 from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.episodes import Sample, sample_episodes
@@ -53,7 +54,7 @@ def collect(runs: Sequence[Path], *, comparison: dict[str, Any] | None, sample: 
     flat = [flatten(run.config) for run in read]
     return {
         "version": __version__,
-        "definition": DEFINITION,
+        "definition": ONSET,
         **describe(),
         "runs": [
             {
