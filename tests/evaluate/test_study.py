@@ -6,11 +6,11 @@ from typer.testing import CliRunner
 
 from turnwise.cli.study import compare
 from turnwise.evaluate.comparison import compare_folders
-from turnwise.evaluate.results import is_complete
 from turnwise.evaluate.study import Arm, plan_study, require_same_start, run_study
 from turnwise.recipe.loading import load_recipe
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.journal import read_journal
+from turnwise.runs.reading import is_complete
 from turnwise.sources.imitation import sft_recipe
 
 TINY = {

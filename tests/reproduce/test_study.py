@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from tests.reproduce.tiny import GUESS_CLAIM, write_claim
 from turnwise.cli import app
-from turnwise.evaluate.results import is_complete
 from turnwise.reproduce.claim import load_claim
 from turnwise.reproduce.plan import mean_scale
 from turnwise.reproduce.study import RESULTS, Study, StudyQueue
@@ -22,6 +21,7 @@ from turnwise.reproduce.summary import conclude
 from turnwise.reproduce.workers import keep_numbers_only
 from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.journal import read_journal
+from turnwise.runs.reading import is_complete
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.evaluate.processes import Job, run_jobs
-from turnwise.evaluate.results import is_complete
 from turnwise.recipe.loading import differences, dump_recipe, load_recipe
 from turnwise.recipe.schema import Recipe
 from turnwise.runs.disk import write_whole
 from turnwise.runs.folder import RunFolder
+from turnwise.runs.reading import is_complete
 from turnwise.trust import is_trusting
 
 _EQUAL = ("device", "model", "env", "rollout", "sft", "eval", "train.steps")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from turnwise.report.reading import Row
+from turnwise.runs.reading import Row
 from turnwise.runs.rows import is_number
 
 MOST_POINTS = 500

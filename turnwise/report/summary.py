@@ -8,7 +8,7 @@ from typing import Any
 
 from turnwise.guard.onset import Onset
 from turnwise.report.panels import rounded
-from turnwise.report.reading import Row, RunData
+from turnwise.runs.reading import Row, RunData
 from turnwise.runs.rows import is_number
 from turnwise.words import counted
 

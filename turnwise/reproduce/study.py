@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from turnwise.evaluate.results import is_complete, read_result
+from turnwise.evaluate.results import read_result
 from turnwise.evaluate.study import require_same_start
 from turnwise.recipe.loading import differences, dump_recipe, load_recipe
 from turnwise.recipe.schema import Recipe
@@ -21,7 +21,7 @@ from turnwise.reproduce.plan import StudyRun, run_recipe, source_run, start_reci
 from turnwise.reproduce.workers import Task, keep_numbers_only, run_tasks
 from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.disk import write_whole
-from turnwise.runs.journal import read_journal
+from turnwise.runs.reading import is_complete, read_whole_run
 from turnwise.train.setup import choose_device
 from turnwise.words import counted
 
@@ -164,10 +164,8 @@ def _task(name: str, stage: Any, recipe: Recipe, folder: Path) -> Task:
 
 def _row(run: StudyRun, folder: Path) -> dict[str, Any]:
     result = asdict(read_result(folder))
-    evaluations = read_journal(folder / "evals.jsonl")
-    curve = [[row["step"], row["eval/success"]] for row in evaluations if row.get("eval/success") is not None]
-    rate = [
-        row["train/learning_rate"] for row in read_journal(folder / "metrics.jsonl") if "train/learning_rate" in row
-    ]
+    journals = read_whole_run(folder)
+    curve = [[row["step"], row["eval/success"]] for row in journals.evals if row.get("eval/success") is not None]
+    rate = [row["train/learning_rate"] for row in journals.metrics if "train/learning_rate" in row]
     del result["folder"]
     return {**asdict(run.cell), **result, "applied_rate": max(rate, default=None), "curve": curve}

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from turnwise.evaluate.processes import ONE_THREAD
-from turnwise.evaluate.results import is_complete
 from turnwise.reproduce.plan import FACTORS
 from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.disk import write_whole
+from turnwise.runs.reading import is_complete
 from turnwise.words import counted
 
 _RUNS_PER_PROCESS = 50
