@@ -203,7 +203,7 @@ def test_runs_of_turnwise_alone_need_no_trust_no_key_and_no_signature(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    scale = {"kind": "turnwise.reproduce.parts:RecordedScale"}
+    scale = {"kind": "turnwise.reproduce.replayed_scales:RecordedScale"}
     assert outside_names({"env": "gem/game:Sudoku-v0", "algorithm": {"scale": scale, "name": "st-ppo"}}) == []
     small = {"env": {"id": "lookup/2hop", "check": False}, "train": {"steps": 1}}
     train(small_recipe(small), tmp_path / "run", console=Screen())

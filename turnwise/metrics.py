@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-
 from turnwise.ops.diagnostics import TURN_METRICS
 from turnwise.ops.regularizers import REGULARIZERS
-
-Row = Mapping[str, float | None]
 
 METRICS = {
     "rollout/episodes": "episodes played in this step",
@@ -65,9 +60,3 @@ METRICS = {
     "eval/pass@k": "chance that one of k tries succeeds, for k = 1, 2, 4 … up to eval.tries",
 }
 """Name and meaning. A row leaves out what it has no data for: no critic, no reference, no groups."""
-
-
-def number(row: Row, name: str) -> float | None:
-    """A metric of a row; None where the row has none or it is not finite."""
-    value = row.get(name)
-    return value if value is not None and math.isfinite(value) else None

@@ -26,7 +26,7 @@ def test_scales_are_written_with_their_numbers_and_those_of_the_users_own_by_the
     assert "step is multiplied by  min(1, 0.02 / KL(μ ‖ π))\n" in explain(drift)
     changed = drift.override({"scale": {"measure": "clips", "target": 0.03, "power": 2.0}})
     assert "multiplied by  min(1, 0.03 / clipped share)^2\n" in explain(changed)
-    own = {"kind": "turnwise.reproduce.parts:ReplayedScale", "factors": [0.5, 1.0]}
+    own = {"kind": "turnwise.reproduce.replayed_scales:ReplayedScale", "factors": [0.5, 1.0]}
     assert "multiplied by  factors[n]\n" in explain(drift.override({"scale": own}))
 
 

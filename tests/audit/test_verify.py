@@ -1,18 +1,23 @@
 """`turnwise verify` passes what a run recorded, and names whatever was changed in it."""
 
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zstandard
 from typer.testing import CliRunner
 
 from tests.train.recorded_runs import make_run
-from turnwise.audit.verify import StepCheck, verify_run
+from turnwise.audit.verify import CHECKS, StepCheck, verify_run
+from turnwise.batch import TokenBatch
 from turnwise.cli import app
-from turnwise.runs import RunFolder, read_groups, write_groups
-from turnwise.types import StopReason, Trajectory
+from turnwise.rollout.packing import pack
+from turnwise.runs import RunFolder, read_groups, read_rows, write_groups
+from turnwise.types import Group, StopReason, Trajectory
 
 Edit = Callable[[Callable[[Trajectory], None]], StepCheck]
 
@@ -92,7 +97,73 @@ def test_a_prompt_token_moved_among_the_sampled_ones_is_found(edit: Edit) -> Non
 
     found = defects(edit(shifted))
     assert "prompt tokens differ" in found["tokens"]
+    assert "turn 0, token " in found["masks"]
+    assert "the ledger counts as sampled a token that the environment wrote" in found["masks"]
     assert "shifted mask" in found["gap"]
+
+
+def test_a_sampled_token_moved_into_the_prompt_is_found(edit: Edit) -> None:
+    def shifted(trajectory: Trajectory) -> None:
+        turn = trajectory.turns[1]
+        assert turn.logprobs is not None
+        turn.prompt_ids, turn.sampled_ids = [*turn.prompt_ids, turn.sampled_ids[0]], turn.sampled_ids[1:]
+        turn.logprobs = turn.logprobs[1:]
+
+    found = defects(edit(shifted))["masks"]
+    assert "turn 1, token " in found
+    assert "not among those that the ledger counts as sampled (1 wrong tokens in this trajectory)" in found
+
+
+def shift_spans(row: dict[str, Any]) -> None:
+    row["spans"] = [[start - 1, end - 1] for start, end in row["spans"]]
+
+
+def swap_first_ids(row: dict[str, Any]) -> None:
+    row["ids"] = [row["ids"][0] + 1, *row["ids"][1:]]
+
+
+def forget_last_token(row: dict[str, Any]) -> None:
+    row["spans"][-1][1] -= 1
+    row["ids"].pop()
+
+
+def name_another(row: dict[str, Any]) -> None:
+    row["id"] = "step-3/task-9999/0"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (shift_spans, "turn 0, token .*: the step trained on a token that the environment wrote"),
+        (swap_first_ids, r"turn 0, token .*: the step trained on id \d+, and the policy sampled id \d+"),
+        (forget_last_token, "the policy sampled this token, and it is not among those that the step trained on"),
+        (name_another, "the step trained on trajectory 'step-3/task-9999/0', which is not among the episodes"),
+        (lambda row: row.pop("ids"), "a line of the token ledger has no valid spans and ids"),
+    ],
+)
+def test_a_wrong_mask_in_what_a_step_wrote_of_its_tokens_is_found(
+    run: Path, change: Callable[[dict[str, Any]], object], said: str
+) -> None:
+    file = RunFolder.open(run).tokens_file(3)
+    before = file.read_bytes()
+    rows = list(read_rows(file))
+    change(rows[0])
+    file.write_bytes(zstandard.compress(b"".join(json.dumps(row).encode() + b"\n" for row in rows)))
+    [check] = verify_run(run, steps=[3])
+    file.write_bytes(before)
+    found = defects(check)
+    assert list(found) == ["masks"]
+    assert re.search(said, found["masks"])
+
+
+def test_a_packing_that_masks_the_wrong_tokens_is_found(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shifted(groups: Sequence[Group]) -> TokenBatch:
+        batch = pack(groups)
+        return batch.with_(turn_T=batch.turn_T.roll(-1))
+
+    monkeypatch.setattr("turnwise.audit.verify.pack", shifted)
+    [check] = verify_run(run, steps=[2])  # its weights are not kept, so no log-prob can tell
+    assert "the packed batch trains on a token that the environment wrote" in defects(check)["masks"]
 
 
 def test_logprobs_of_the_neighbouring_token_are_found(edit: Edit) -> None:
@@ -124,11 +195,18 @@ def test_turns_of_another_version_are_found_and_do_not_fit_its_weights(edit: Edi
     assert "sampler and trainer disagree" in found["gap"]
 
 
-def test_episodes_that_failed_are_checked_but_not_packed(edit: Edit) -> None:
+def test_episodes_that_failed_are_checked_and_must_not_be_trained_on(run: Path, edit: Edit) -> None:
     def failed(trajectory: Trajectory) -> None:
         trajectory.stop = StopReason.ENV_ERROR
 
-    check = edit(failed)
+    assert defects(edit(failed)) == {
+        "masks": "the step trained on trajectory 'step-3/task-16/0', which is not among the episodes to learn from"
+    }
+    tokens = RunFolder.open(run).tokens_file(3)
+    before = tokens.read_bytes()
+    tokens.unlink()
+    [check] = verify_run(run, steps=[3])
+    tokens.write_bytes(before)
     assert check.ok
     assert check.episodes == 8
 
@@ -173,6 +251,12 @@ def test_the_command_shows_a_table_and_its_exit_code_tells_of_defects(run: Path,
     assert done.exit_code == 1
     [row] = json.loads(done.output)
     assert (row["step"], row["ok"], row["checks"]["tokens"]["verdict"]) == (3, False, "defect")
+
+
+def test_the_table_fits_on_sixty_columns(run: Path) -> None:
+    lines = CliRunner().invoke(app, ["verify", str(run), "--steps", "3"], env={"COLUMNS": "60"}).output.splitlines()
+    assert lines[0].split() == ["step", "episodes", "sampled", *CHECKS]
+    assert re.fullmatch(r" +3 +8 +\d+ pass +pass +pass +pass \d\.\de-0\d *", lines[1])
 
 
 @pytest.mark.parametrize(

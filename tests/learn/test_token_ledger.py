@@ -36,9 +36,12 @@ def test_every_trajectory_has_a_line_over_its_sampled_tokens(tmp_path: Path) -> 
     assert [row["id"] for row in rows] == [trajectory.id for trajectory in trajectories]
     for row, trajectory in zip(rows, trajectories, strict=True):
         tokens = sum(len(turn.sampled_ids) for turn in trajectory.turns)
-        assert {name: len(row[name]) for name in row if name != "id"} == dict.fromkeys(
-            ("old", "new", "advantage", "ratio", "clipped"), tokens
+        assert {name: len(row[name]) for name in row if name not in ("id", "spans")} == dict.fromkeys(
+            ("old", "ids", "new", "advantage", "ratio", "clipped"), tokens
         )
+        assert row["ids"] == [token for turn in trajectory.turns for token in turn.sampled_ids]
+        whole = [token for turn in trajectory.turns for token in [*turn.prompt_ids, *turn.sampled_ids]]
+        assert row["ids"] == [token for start, end in row["spans"] for token in whole[start:end]]
     assert any(turn.restarts for trajectory in trajectories for turn in trajectory.turns)  # several sequences in one
 
 
@@ -81,11 +84,12 @@ def test_the_tokens_of_a_turn_share_the_ratio_of_a_row_by_turns(tmp_path: Path) 
         start += len(turn.sampled_ids)
 
 
-def test_after_a_single_update_the_sampler_stands_for_the_old_policy(tmp_path: Path) -> None:
+def test_after_a_single_update_ratios_are_against_the_sampler_under_its_own_name(tmp_path: Path) -> None:
     batch, rows = write(tmp_path, make_learner("reinforce"), make_groups())
     assert batch.old_T is None
     assert batch.mu_T is not None
-    torch.testing.assert_close(joined(rows, "old"), batch.mu_T[batch.sampled_T].double(), rtol=1e-5, atol=0)
+    assert "old" not in rows[0]
+    torch.testing.assert_close(joined(rows, "mu"), batch.mu_T[batch.sampled_T].double(), rtol=1e-5, atol=0)
 
 
 def test_demonstrations_have_no_old_policy(tmp_path: Path) -> None:
@@ -95,7 +99,7 @@ def test_demonstrations_have_no_old_policy(tmp_path: Path) -> None:
             for turn in trajectory.turns:
                 turn.logprobs = None
     _, rows = write(tmp_path, Learner(make_policy(), IMITATION, SETTINGS), groups)
-    assert {tuple(row) for row in rows} == {("id", "new")}
+    assert {tuple(row) for row in rows} == {("id", "spans", "ids", "new")}
 
 
 def test_numbers_that_are_not_finite_are_written_as_null_and_stop_nothing(tmp_path: Path) -> None:

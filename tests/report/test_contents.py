@@ -17,8 +17,8 @@ from turnwise.report import find_onset, write_report
 from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.panels import HEATS, MOST_POINTS, PANELS, curves, heat_maps
-from turnwise.report.reading import read_run
 from turnwise.report.summary import summarize_run
+from turnwise.runs.reading import read_run
 
 
 def test_curves_hold_every_step_of_a_short_run() -> None:

@@ -13,7 +13,7 @@ import tokenizers
 from tests.report.runs import NANO, record, write_run
 from turnwise.report import Sample
 from turnwise.report.episodes import choose_rows, choose_steps, sample_episodes
-from turnwise.report.reading import read_run
+from turnwise.runs.reading import read_run
 
 
 @pytest.fixture

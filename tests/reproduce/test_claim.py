@@ -6,8 +6,8 @@ from tests.reproduce.tiny import CLAIM, write_claim
 from turnwise.envs.check import check_env
 from turnwise.reproduce.adaptation import adapted, note_settings
 from turnwise.reproduce.claim import load_claim
+from turnwise.reproduce.claim_study import Study
 from turnwise.reproduce.plan import Cell, StudyRun, run_recipe, source_run, start_recipe, study_runs
-from turnwise.reproduce.study import Study
 
 
 def test_the_shipped_claim_has_the_arms_controls_and_stress_that_it_promises():

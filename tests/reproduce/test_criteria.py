@@ -4,8 +4,8 @@ import pytest
 
 from tests.reproduce.tiny import GUESS_CLAIM, write_claim
 from turnwise.reproduce.claim import load_claim
+from turnwise.reproduce.conclusion import conclude, verdict_of
 from turnwise.reproduce.criteria import Criterion
-from turnwise.reproduce.summary import conclude, verdict_of
 from turnwise.reproduce.verdict import judge
 
 

@@ -8,8 +8,8 @@ import pytest
 from tests.reproduce.tiny import CLAIM, write_claim
 from turnwise.evaluate.statistics import Interval
 from turnwise.reproduce.claim import load_claim
+from turnwise.reproduce.conclusion import conclude
 from turnwise.reproduce.figure import draw_rates
-from turnwise.reproduce.summary import conclude
 from turnwise.reproduce.verdict import judge, overall, usable_range
 
 SEEDS = 4

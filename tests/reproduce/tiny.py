@@ -7,7 +7,7 @@ paper: A tiny paper
 text: The method holds where the baseline does not.
 arms:
   ppo: {settings: {algorithm: {preset: ppo}}}
-  st-ppo: {settings: {algorithm: {preset: st-ppo, scale: {kind: "turnwise.reproduce.parts:RecordedScale"}}}}
+  st-ppo: {settings: {algorithm: {preset: st-ppo, scale: {kind: "turnwise.reproduce.replayed_scales:RecordedScale"}}}}
   matched: {settings: {algorithm: {preset: turn-ppo}}, matched: st-ppo}
   permuted: {settings: {algorithm: {preset: turn-ppo}}, permuted: st-ppo}
   half: {settings: {algorithm: {preset: ppo}}, epoch_share: 0.5}

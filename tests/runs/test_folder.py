@@ -272,7 +272,7 @@ import os, shutil, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from test_folder import CONFIG, META, go_back, play_step, save
-from turnwise.report.reading import read_run
+from turnwise.runs.reading import read_run
 from turnwise.runs import RunFolder, RunFolderError, read_groups, read_journal, read_rows
 
 here = Path(sys.argv[2])

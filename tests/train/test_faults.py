@@ -31,9 +31,9 @@ from tests.train.small_runs import (
 from turnwise.batch import TokenBatch
 from turnwise.learn.learner import Learner
 from turnwise.recipe.loading import dump_recipe
-from turnwise.report.reading import read_run
 from turnwise.report.summary import summarize_run
 from turnwise.runs.folder import RunFolder
+from turnwise.runs.reading import read_run
 from turnwise.train.stages import resume, train
 from turnwise.types import StopReason
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from turnwise.recipe.loading import load_recipe
 from turnwise.recipe.schema import Recipe
 from turnwise.runs.disk import RunFolderError
 from turnwise.runs.folder import RunFolder
-from turnwise.runs.journal import read_journal
 from turnwise.runs.ledger import read_groups
+from turnwise.runs.reading import RunData, read_whole_run
 from turnwise.train.setup import circumstances, load_policy
 from turnwise.train.stages import FIXED, SFT
 from turnwise.train.state import hand_over, load_learner, read_state
@@ -83,14 +84,18 @@ class Recording:
         """What a step learnt from."""
         return read_groups(self.run.rollouts_file(step))
 
+    @cached_property
+    def journals(self) -> RunData:
+        """What its journals say; RunFolderError where one is damaged."""
+        return read_whole_run(self.run.path)
+
     def metrics(self) -> dict[int, dict[str, Any]]:
         """The rows of metrics.jsonl by step."""
-        return {row["step"]: row for row in read_journal(self.run.metrics.path, {"step": int})}
+        return {row["step"]: row for row in self.journals.metrics}
 
     def guard_events(self, step: int) -> list[dict[str, Any]]:
         """What the guard saw and did after a step."""
-        events = read_journal(self.run.events.path, {"step": int, "kind": str})
-        return [event for event in events if event["kind"] == "guard" and event["step"] == step]
+        return [event for event in self.journals.incidents if event["step"] == step]
 
     def checkpoint(self, step: int) -> Path | None:
         """The checkpoint of a step; None where it is not kept, or not whole."""

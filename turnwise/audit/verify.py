@@ -1,7 +1,7 @@
 """Checks the trajectories that a run has on disk: what was trained on is what was sampled, by the policy that it was.
 
 tokens     prompts are what the template gives and continue what was there; the sampled ids spell the action
-masks      what counts as sampled is what the ledger says was sampled, and nothing else
+masks      the tokens that the step trained on are those that the policy wrote, by the recorded texts
 versions   no turn is staler than the recipe allows
 gap        sampler and learner agree on log-probs, under the weights that sampled (where these are kept)
 """
@@ -15,14 +15,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from turnwise.audit.masks import Trained, check_masks, trained_by_batch, trained_by_rows
 from turnwise.audit.recorded import Recording
 from turnwise.batch import Scores
 from turnwise.envs.check import Finding
 from turnwise.learn.batches import score_in_parts
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.packing import pack
-from turnwise.rollout.token_checks import Gap, check_batch, check_ledger, check_logprob_gap
+from turnwise.rollout.token_checks import Gap, check_ledger, check_logprob_gap
 from turnwise.runs.disk import RunFolderError
+from turnwise.runs.ledger import read_rows
 from turnwise.train.setup import load_policy, make_renderer
 from turnwise.types import Group, Trajectory
 
@@ -82,15 +84,14 @@ class Verifier:
             groups = self._recording.groups(step)
         except RunFolderError as error:
             return StepCheck(step=step, findings=(Finding(check="tokens", verdict="defect", text=str(error)),))
-        sound = _sound(groups)
+        sound, played = _sound(groups), [trajectory for group in groups for trajectory in group.trajectories]
         gap, finding = self._gap(sound, step)
         findings = (
             _judged("tokens", lambda: self._check_tokens(groups)),
-            _judged("masks", lambda: _check_masks(sound)),
+            _judged("masks", lambda: check_masks(played, self._renderer, self._trained(sound, step))),
             _judged("versions", lambda: self._check_versions(groups, step)),
             finding,
         )
-        played = [trajectory for group in groups for trajectory in group.trajectories]
         tokens = sum(len(turn.sampled_ids) for trajectory in played for turn in trajectory.turns)
         return StepCheck(step=step, episodes=len(played), tokens=tokens, findings=findings, gap=gap)
 
@@ -98,6 +99,13 @@ class Verifier:
         for group in groups:
             for trajectory in group.trajectories:
                 check_ledger(trajectory, self._renderer)
+
+    def _trained(self, sound: Sequence[Group], step: int) -> list[Trained]:
+        """What is trained on: by the step's token ledger where it is kept, and by packing its episodes again."""
+        trained = [trained_by_batch(pack(sound))] if sound else []
+        file = self._recording.run.tokens_file(step)
+        written = trained_by_rows(read_rows(file)) if file.exists() else None
+        return trained if written is None else [*trained, written]
 
     def _check_versions(self, groups: Sequence[Group], step: int) -> None:
         newest = step - 1
@@ -168,17 +176,6 @@ def _judged(check: str, run: Callable[[], None]) -> Finding:
     except ValueError as error:
         return Finding(check=check, verdict="defect", text=str(error))
     return Finding(check=check, verdict="pass", text="")
-
-
-def _check_masks(sound: Sequence[Group]) -> None:
-    """Packed as for training, the tokens that count as sampled must be the sampled ids of the ledger, in order."""
-    if not sound:
-        return
-    batch = pack(sound)
-    check_batch(batch)
-    turns = [turn for group in sound for trajectory in group.trajectories for turn in trajectory.turns]
-    if batch.ids_T[batch.sampled_T].tolist() != [token for turn in turns for token in turn.sampled_ids]:
-        raise ValueError("the tokens that would be trained on are not those that were sampled; report this as a bug")
 
 
 def _sound(groups: Sequence[Group]) -> list[Group]:

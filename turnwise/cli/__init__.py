@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from turnwise import __version__
-from turnwise.cli import catalog, inspection, report, reproduction, study, training
+from turnwise.cli import catalog, comparing, inspection, report, reproduction, training
 from turnwise.outside import look_in
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -35,7 +35,7 @@ COMMANDS = {
     "sft": training.sft,
     "resume": training.resume,
     "eval": training.evaluate,
-    "compare": study.compare,
+    "compare": comparing.compare,
     "report": report.report,
     "reproduce": reproduction.reproduce,
     "envs": catalog.envs,

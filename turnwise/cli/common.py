@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +37,16 @@ def one_message() -> Iterator[None]:
     except ValueError as error:
         typer.echo(f"turnwise: {printable(str(error))}", err=True)
         raise typer.Exit(2) from error
+
+
+@contextmanager
+def resumable(output: Path) -> Iterator[None]:
+    """A study that the user or the system stops ends with exit code 130 and says how it goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; the same command goes on from here, in {shlex.quote(str(output))}", err=True)
+        raise typer.Exit(130) from None
 
 
 def parse_settings(settings: list[str] | None) -> dict[str, Any]:

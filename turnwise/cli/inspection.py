@@ -103,15 +103,15 @@ def _parse_steps(steps: str | None) -> list[int]:
 def _show_checks(checks: Sequence[StepCheck]) -> None:
     from turnwise.audit.verify import CHECKS
 
-    numbers = [Column(name, justify="right") for name in ("step", "episodes", "sampled", "mean gap", "worst")]
-    table = bare_table(*numbers[:3], *CHECKS, *numbers[3:])
+    table = bare_table(*(Column(name, justify="right") for name in ("step", "episodes", "sampled")), *CHECKS)
+    table.padding = (0, 1, 0, 0)  # so that it fits on 60 columns
     for check in checks:
         verdicts = {finding.check: finding.verdict for finding in check.findings}
-        shown = (
-            Text(verdicts[name], VERDICT_COLOURS[verdicts[name]]) if name in verdicts else Text("") for name in CHECKS
-        )
-        gap = ("", "") if check.gap is None else (f"{check.gap.mean:.1e}", f"{check.gap.worst:.1e}")
-        table.add_row(str(check.step), str(check.episodes), str(check.tokens), *shown, *gap)
+        shown = {name: Text(verdict, VERDICT_COLOURS[verdict]) for name, verdict in verdicts.items()}
+        if check.gap is not None:
+            shown["gap"].append(f" {check.gap.worst:.1e}")
+        numbers = map(str, (check.step, check.episodes, check.tokens))
+        table.add_row(*numbers, *(shown.get(name, Text("")) for name in CHECKS))
     console().print(table)
     _show_remarks(checks)
     bad = sum(not check.ok for check in checks)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +10,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from turnwise.cli.common import bare_table, console, one_message, parse_settings
+from turnwise.cli.common import bare_table, console, one_message, parse_settings, resumable
 from turnwise.words import counted
 
 if TYPE_CHECKING:
-    from turnwise.reproduce.study import Study
     from turnwise.reproduce.verdict import Finding
 
 _COLOURS = {"pass": "green", "fail": "bold red", "not decided": "yellow"}
@@ -46,8 +43,8 @@ def reproduce(
     """Run the study of a paper's claim and say whether it holds. Called again, it goes on where it was."""
     with one_message():
         from turnwise.reproduce.claim import load_claim
-        from turnwise.reproduce.study import RESULTS, Study
-        from turnwise.reproduce.summary import VERDICT, conclude
+        from turnwise.reproduce.claim_study import RESULTS, Study
+        from turnwise.reproduce.conclusion import VERDICT, conclude
 
         claim = load_claim(paper)
         name = f"{scale}-quick" if quick else scale
@@ -59,7 +56,8 @@ def reproduce(
         if not verdict:
             typer.echo(f"{counted(len(study.runs), 'run')} in {folder}")
             at_once = jobs or (len(os.sched_getaffinity(0)) if study.device == "cpu" else 1)
-            faults = _run(study, at_once, minutes)
+            with resumable(folder):
+                faults = study.run(jobs=at_once, report=typer.echo, minutes=minutes)
         elif not (folder / "runs").is_dir():
             raise ValueError(f"there are no runs in {folder} to conclude from; leave --verdict out to make them")
         rows = study.write_results()
@@ -71,25 +69,6 @@ def reproduce(
     if quick:
         typer.echo("A first look on few seeds: nothing to cite.")
     raise typer.Exit(1 if faults else 0)
-
-
-def _run(study: Study, jobs: int, minutes: float | None) -> dict[str, str]:
-    before = signal.signal(signal.SIGTERM, _stop_all)
-    try:
-        return study.run(jobs=jobs, report=typer.echo, minutes=minutes)
-    except KeyboardInterrupt:
-        typer.echo("stopped; the same command goes on from here", err=True)
-        raise typer.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _stop_all(*_: object) -> None:
-    """A SIGTERM is a Ctrl-C, which the processes of a study do not hear of by themselves."""
-    for child in multiprocessing.active_children():
-        if child.pid is not None:
-            os.kill(child.pid, signal.SIGINT)
-    raise KeyboardInterrupt
 
 
 def _table(findings: list[Finding]) -> Table:

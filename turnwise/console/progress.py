@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from turnwise.metrics import Row, number
+from turnwise.runs.rows import Row, number
 
 RECENT = 20
 """Steps whose pace the time left is reckoned from."""

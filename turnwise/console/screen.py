@@ -20,9 +20,9 @@ from turnwise.console.chart import draw_curve
 from turnwise.console.progress import Progress, step_of
 from turnwise.console.samples import episode_text
 from turnwise.guard.guard import Incident
-from turnwise.metrics import Row
 from turnwise.recipe.schema import Recipe
 from turnwise.runs.journal import read_journal
+from turnwise.runs.rows import Row
 from turnwise.types import Trajectory
 from turnwise.untrusted import printable
 from turnwise.words import counted

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from turnwise.console.progress import Progress, lost_in, step_of
 from turnwise.guard.guard import Incident
-from turnwise.metrics import Row, number
 from turnwise.recipe.schema import Recipe
+from turnwise.runs.rows import Row, number
 from turnwise.untrusted import printable
 from turnwise.words import counted
 

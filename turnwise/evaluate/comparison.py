@@ -23,7 +23,7 @@ from turnwise.evaluate.statistics import (
     probability_of_improvement,
     welch_t,
 )
-from turnwise.guard.collapse import DEFINITION
+from turnwise.guard.definition import COLLAPSE
 from turnwise.runs.disk import write_whole
 from turnwise.runs.journal import plain
 
@@ -95,7 +95,7 @@ class Comparison:
     baseline: str
     arms: tuple[ArmResult, ...]
     notes: tuple[str, ...]
-    collapse_definition: str = DEFINITION
+    collapse_definition: str = COLLAPSE
     schema: int = SCHEMA
 
     def as_dict(self) -> dict[str, Any]:

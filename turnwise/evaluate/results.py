@@ -10,8 +10,7 @@ from typing import Any
 
 from turnwise.evaluate.statistics import area_under_curve, tail_ratio
 from turnwise.guard.collapse import Collapse, find_collapse
-from turnwise.runs.folder import RunFolder
-from turnwise.runs.journal import read_journal
+from turnwise.runs.reading import read_whole_run
 
 Rows = Sequence[dict[str, Any]]
 
@@ -45,27 +44,18 @@ class RunResult:
     """Of its steps and evaluations."""
 
 
-def is_complete(path: str | Path) -> bool:
-    """Whether a run has come to its end, be it by itself or by the guard; one that was cut can be resumed."""
-    events = read_journal(Path(path) / "events.jsonl", {"kind": str})
-    return bool(events) and events[-1]["kind"] in ("finished", "stopped")
-
-
 def read_result(path: str | Path) -> RunResult:
     """Read a run; ValueError when it was never evaluated."""
-    folder = RunFolder.open(path)
-    folder.check_journals()
-    metrics, evaluations, events = (
-        read_journal(journal.path, {"step": int}) for journal in (folder.metrics, folder.evals, folder.events)
-    )
-    curve = _curve(evaluations, folder.config["train"]["steps"])
+    run = read_whole_run(path)
+    metrics, evaluations = run.metrics, run.evals
+    curve = _curve(evaluations, run.config["train"]["steps"])
     if not curve:
-        raise ValueError(f"{folder.path} has no evaluation to compare; set eval.episodes and train again")
+        raise ValueError(f"{run.path} has no evaluation to compare; set eval.episodes and train again")
     successes = list(curve.values())
-    last = max((row for row in evaluations if row.get("eval/success") is not None), key=lambda row: row["step"])
+    last = next(row for row in reversed(evaluations) if row.get("eval/success") is not None)
     return RunResult(
-        folder=str(folder.path),
-        seed=folder.config["seed"],
+        folder=str(run.path),
+        seed=run.config["seed"],
         steps=max((row["step"] for row in metrics), default=0),
         episodes=int(sum(_values(metrics, "rollout/episodes"))),
         start=successes[0],
@@ -74,7 +64,7 @@ def read_result(path: str | Path) -> RunResult:
         final_turns=last.get("eval/turns"),
         final_reward=last.get("eval/reward"),
         area=area_under_curve(list(curve), successes),
-        collapse=find_collapse(evaluations, events),
+        collapse=find_collapse(evaluations, run.events),
         clip_fraction=_mean(_values(metrics, "loss/clip_fraction")),
         gradient_tail=_gradient_tail(metrics),
         explained_variance=_mean(_values(metrics[len(metrics) // 2 :], "train/explained_variance")),

@@ -8,17 +8,11 @@ There is none on the clip fraction: rows with narrow clips learn well while they
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-Row = Mapping[str, Any]
-
-RECENT = 5
-"""Earlier steps that say what the metric was."""
-CHANCE = 1e-3
-"""A share counts as gone when so few of its kind would be this unlikely by chance."""
+from turnwise.guard.definition import CHANCE, INVALID, RECENT
+from turnwise.runs.rows import Row, number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +62,7 @@ def find_crossings(rows: Sequence[Row], row: Row, bounds: Mapping[str, Bound] | 
 
 
 def _crossing(rows: Sequence[Row], row: Row, metric: str, bound: Bound) -> Crossing | None:
-    now = _number(row, metric)
+    now = number(row, metric)
     if now is None or not _beyond(now, bound):
         return None
     before = None
@@ -88,7 +82,7 @@ def _beyond(value: float, bound: Bound) -> bool:
 def _level_before(rows: Sequence[Row], metric: str, bound: Bound) -> float | None:
     """Of the recent steps within the bound the one closest to it; None where that was no sound level either."""
     assert bound.sound is not None
-    values = [value for each in rows if (value := _number(each, metric)) is not None and not _beyond(value, bound)]
+    values = [value for each in rows if (value := number(each, metric)) is not None and not _beyond(value, bound)]
     if not values:
         return None
     closest = min(values[-RECENT:]) if bound.below else max(values[-RECENT:])
@@ -99,7 +93,7 @@ def _is_chance(rows: Sequence[Row], row: Row, metric: str, bound: Bound, before:
     """Whether so few would be no wonder. Steps in a row add up: eight tasks that all fail twice are sixteen."""
     tasks = _tasks(row)
     for each in reversed(rows):
-        value = _number(each, metric)
+        value = number(each, metric)
         if value is None or not _beyond(value, bound):
             break
         tasks += _tasks(each)
@@ -107,20 +101,13 @@ def _is_chance(rows: Sequence[Row], row: Row, metric: str, bound: Bound, before:
 
 
 def _success_holds(rows: Sequence[Row], row: Row) -> bool:
-    now, before = (_number(each, "rollout/success") for each in (row, rows[-1]))
+    now, before = (number(each, "rollout/success") for each in (row, rows[-1]))
     return now is not None and before is not None and now >= before and now > 0
 
 
 def _tasks(row: Row) -> float:
     """Tries at one task may all end alike, so tasks are what counts."""
-    return _number(row, "rollout/tasks") or _number(row, "rollout/episodes") or 1.0
-
-
-def _number(row: Row, metric: str) -> float | None:
-    value = row.get(metric)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
+    return number(row, "rollout/tasks") or number(row, "rollout/episodes") or 1.0
 
 
 BOUNDS: dict[str, Bound] = {
@@ -166,11 +153,11 @@ BOUNDS: dict[str, Bound] = {
     "rollout/valid": Bound(
         signal="validity",
         label="share of valid turns",
-        limit=0.05,
+        limit=INVALID,
         below=True,
         sound=0.1,
         share=True,
-        why="the share below which `turnwise.guard.collapse` calls a run collapsed",
+        why="the share below which a run counts as collapsed",
     ),
     "rollout/repetition": Bound(
         signal="repetition",

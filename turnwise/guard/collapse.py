@@ -1,4 +1,4 @@
-"""When a run counts as collapsed: one definition, stated in words and in code."""
+"""Whether a finished run has collapsed, by its held-out evaluations (`definition.COLLAPSE`)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-LOST = 0.5
-"""Share of the best success so far below which an evaluation counts as bad."""
-INVALID = 0.05
-"""Share of valid turns below which an evaluation counts as bad."""
-PATIENCE = 3
-"""Bad evaluations in a row that make a collapse; the last evaluation alone does too."""
-
-DEFINITION = (
-    f"A run has collapsed when its held-out success lies below {LOST:.0%} of the best so far (the start included), or "
-    f"fewer than {INVALID:.0%} of its turns are valid where more were, in {PATIENCE} evaluations in a row or in the "
-    "last one; or when the guard stopped it."
-)
+from turnwise.guard.definition import LASTING, is_invalid, is_lost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +34,7 @@ def _lost(evaluations: Sequence[Mapping[str, Any]]) -> list[Collapse | None]:
         if success is not None:
             best = max(best, success)
             reason = f"success {success:.2f} after a best of {best:.2f}"
-            verdicts.append(Collapse(step=row["step"], reason=reason) if success < LOST * best else None)
+            verdicts.append(Collapse(step=row["step"], reason=reason) if is_lost(success, best) else None)
     return verdicts
 
 
@@ -54,9 +43,9 @@ def _invalid(evaluations: Sequence[Mapping[str, Any]]) -> list[Collapse | None]:
     verdicts: list[Collapse | None] = []
     best = 0.0
     for step, share in shares:
-        best = max(best, share)  # a policy that never spoke properly has nothing to lose
-        lost = share < INVALID <= best
-        verdicts.append(Collapse(step=step, reason=f"{share:.0%} of turns are valid") if lost else None)
+        best = max(best, share)
+        reason = f"{share:.0%} of turns are valid"
+        verdicts.append(Collapse(step=step, reason=reason) if is_invalid(share, best) else None)
     return verdicts
 
 
@@ -66,7 +55,7 @@ def _first_lasting(verdicts: list[Collapse | None]) -> Collapse | None:
     for place, verdict in enumerate(verdicts):
         if verdict is None:
             start = place + 1
-        elif place + 1 - start == PATIENCE:
+        elif place + 1 - start == LASTING:
             return verdicts[start]
     return verdicts[start] if start < len(verdicts) else None
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from turnwise.guard.bounds import BOUNDS, bounds_with, find_crossings
-from turnwise.guard.robust import Finding, beyond_bound
+from turnwise.guard.robust import Sighting, beyond_bound
 from turnwise.guard.signals import FIRST_REFUSED, REFUSED, SIGNALS
 from turnwise.recipe.schema import GuardChoice, Mode
 
@@ -161,24 +161,24 @@ class Guard:
         updates = [update for at, update in self._refused if at == step]
         return {REFUSED: len(updates), FIRST_REFUSED: min(updates)} if updates else {}
 
-    def _find(self, row: Mapping[str, float]) -> dict[str, Finding]:
+    def _find(self, row: Mapping[str, float]) -> dict[str, Sighting]:
         found = {signal: see(self._rows, row) for signal, see in SIGNALS.items()}
         if self._broken:
-            found["non-finite"] = Finding(text=self._broken, evidence={}, severe=True)
+            found["non-finite"] = Sighting(text=self._broken, evidence={}, severe=True)
         for crossing in find_crossings(self._rows, row, self._bounds):
             known = found.get(crossing.bound.signal)
             if known is None or (crossing.bound.severe and not known.severe):
                 found[crossing.bound.signal] = beyond_bound(crossing)
         return {signal: finding for signal, finding in found.items() if finding and self._mode(signal) != "off"}
 
-    def _incident(self, step: int, signal: str, finding: Finding) -> Incident:
+    def _incident(self, step: int, signal: str, finding: Sighting) -> Incident:
         mode = self._mode(signal)
         action: Action = self._action(signal, finding) if mode == "act" else "none"
         return Incident(
             step=step, signal=signal, mode=mode, action=action, text=finding.text, evidence=finding.evidence
         )
 
-    def _action(self, signal: str, finding: Finding) -> Action:
+    def _action(self, signal: str, finding: Sighting) -> Action:
         mild, severe = POLICY.get(signal, USUAL)
         action = severe if finding.severe else mild
         if action == "restore" and self._restores >= self.settings.restores:

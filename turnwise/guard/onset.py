@@ -1,4 +1,4 @@
-"""When did a run start to go wrong, and which signal moved first?"""
+"""When did a finished run start to go wrong, and which signal moved first (`definition.ONSET`)?"""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from statistics import median
 from typing import Any, Literal
 
 from turnwise.guard.bounds import Crossing, find_crossings
+from turnwise.guard.definition import HEALTHY, LASTING, LEAST_BEST, RECENT, SURE, WINDOW, is_lost
+from turnwise.runs.rows import is_number
 
-DEFINITION = (
-    "A run goes wrong at its first guard incident. Without one, it goes wrong when success (median of 5 steps) falls "
-    "below half of its best and stays there to the end, or is gone in the last step. The onset is then the first step, "
-    "from 20 steps before success was last at 90 % of its best, at which a signal crossed an absolute bound, or left "
-    "its band for 3 steps in a row: more than 6 robust standard deviations (1.4826 × median absolute deviation) beyond "
-    "the median of the 20 steps before, in the direction that is bad for it. The signal that moved first is named; "
-    "where none did, success itself."
-)
-WINDOW, SHORTEST_WINDOW, PERSISTENCE, DEVIATIONS = 20, 8, 3, 6.0
-SMOOTHING, FALL, HEALTHY, LEAST_BEST = 5, 0.5, 0.9, 0.05
+SHORTEST_WINDOW = 8
+"""Steps that a band takes at least."""
 
 Direction = Literal["up", "down", "both"]
 
@@ -44,7 +38,7 @@ class Onset:
 
 
 def find_onset(metrics: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> Onset | None:
-    """The moment by `DEFINITION`; None for a run that held."""
+    """The moment by `definition.ONSET`; None for a run that held."""
     return _first_incident(events) or _first_change(metrics)
 
 
@@ -80,16 +74,16 @@ def _find_fall(metrics: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
     known = [
         (row, float(item["rollout/success"]))
         for row, item in enumerate(metrics)
-        if _is_number(item.get("rollout/success"))
+        if is_number(item.get("rollout/success"))
     ]
     smooth = [
-        median(value for _, value in known[max(0, place - SMOOTHING + 1) : place + 1]) for place in range(len(known))
+        median(value for _, value in known[max(0, place - RECENT + 1) : place + 1]) for place in range(len(known))
     ]
     best = max(smooth, default=0.0)
-    if best < LEAST_BEST or smooth[-1] >= FALL * best:
+    if best < LEAST_BEST or not is_lost(smooth[-1], best):
         return None
     healthy = max(place for place, value in enumerate(smooth) if value >= HEALTHY * best)
-    fallen = max(place for place, value in enumerate(smooth) if value >= FALL * best) + 1
+    fallen = max(place for place, value in enumerate(smooth) if not is_lost(value, best)) + 1
     return max(0, known[healthy][0] - WINDOW), known[fallen][0]
 
 
@@ -112,12 +106,12 @@ def _departures(metrics: Sequence[Mapping[str, Any]], name: str, start: int, end
     signal = SIGNALS[name]
     values = [_transformed(row, name, signal) for row in metrics]
     for row in range(start, end + 1):
-        stay = values[row : row + PERSISTENCE]
+        stay = values[row : row + LASTING]
         before = [value for value in values[max(0, row - WINDOW) : row] if value is not None and math.isfinite(value)]
-        if len(before) < SHORTEST_WINDOW or len(stay) < PERSISTENCE or None in stay:
+        if len(before) < SHORTEST_WINDOW or len(stay) < LASTING or None in stay:
             continue
         outside = [_distance(value, before, signal) for value in stay if value is not None]
-        if min(outside) > DEVIATIONS:
+        if min(outside) > SURE:
             return [(row, outside[0])]
     return []
 
@@ -127,7 +121,7 @@ def _transformed(row: Mapping[str, Any], name: str, signal: Signal) -> float | N
     if name not in row:
         return None
     value = row[name]
-    if not _is_number(value):
+    if not is_number(value):
         return math.inf
     return math.log(max(float(value), 1e-12)) if signal.log else float(value)
 
@@ -143,14 +137,10 @@ def _distance(value: float, before: list[float], signal: Signal) -> float:
 
 
 def _describe(metrics: Sequence[Mapping[str, Any]], row: int, name: str) -> str:
-    before = [item[name] for item in metrics[max(0, row - WINDOW) : row] if _is_number(item.get(name))]
+    before = [item[name] for item in metrics[max(0, row - WINDOW) : row] if is_number(item.get(name))]
     value = metrics[row][name]
-    now = f"{value:.3g}" if _is_number(value) else "a number that is not finite"
+    now = f"{value:.3g}" if is_number(value) else "a number that is not finite"
     return f"{name} left its band: {now} after a median of {median(before):.3g} over the {len(before)} steps before"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 SIGNALS = {

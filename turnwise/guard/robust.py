@@ -5,24 +5,21 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from turnwise.guard.bounds import Crossing
-from turnwise.metrics import number
+from turnwise.guard.definition import LASTING, LOST, RECENT, SURE
+from turnwise.runs.rows import Row, number
 
-Row = Mapping[str, float]
-
-RECENT = 5
-"""Rows whose median is "before". Two bad rows among them leave it where it was, so a signal has three steps to see."""
 SPREAD = 16
 """Rows from which the noise of a metric is reckoned."""
-SURE = 6.0
-"""Spreads that a move must exceed: training noise has heavier tails than a normal curve."""
+_SURE_OF_SHARES = 5.0
+"""Spreads that a share must fall by: its spread allows for few episodes already."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
+class Sighting:
     """What a signal saw: one sentence, the numbers behind it, and whether the run itself is in danger."""
 
     text: str
@@ -48,16 +45,16 @@ class Reading:
         """Whether it is under the limit, and its own noise does not explain that."""
         return self.now < limit and self.before - self.now > sure * self.spread
 
-    def finding(self, label: str, *, severe: bool = False) -> Finding:
+    def sighting(self, label: str, *, severe: bool = False) -> Sighting:
         """The reading as a sentence: "clip fraction 0.61 at step 22, 0.12 before"."""
         text = f"{label} {self.now:.3g} at step {self.step}, {self.before:.3g} before"
-        return Finding(text=text, evidence={self.name: self.now, "before": self.before}, severe=severe)
+        return Sighting(text=text, evidence={self.name: self.now, "before": self.before}, severe=severe)
 
 
-def beyond_bound(crossing: Crossing) -> Finding:
+def beyond_bound(crossing: Crossing) -> Sighting:
     """A crossed bound as a finding, with the bound or the level before as evidence."""
     level = {"bound": crossing.bound.limit} if crossing.before is None else {"before": crossing.before}
-    return Finding(text=crossing.text, evidence={crossing.metric: crossing.now, **level}, severe=crossing.bound.severe)
+    return Sighting(text=crossing.text, evidence={crossing.metric: crossing.now, **level}, severe=crossing.bound.severe)
 
 
 def positive(rows: Sequence[Row], name: str) -> list[Row]:
@@ -126,7 +123,7 @@ def medians(values: Sequence[float]) -> list[float]:
 def slump(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
     """A share that fell at once to under half of what it was, or lies for three steps below half of its best."""
     reading = read_rate(rows, row, name)
-    if reading is not None and reading.below(0.5 * reading.before, sure=5):
+    if reading is not None and reading.below(LOST * reading.before, sure=_SURE_OF_SHARES):
         return reading
     return _lasting_slump(rows, row, name)
 
@@ -134,9 +131,9 @@ def slump(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
 def _lasting_slump(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
     # Runs die in their first steps too, so this asks for no more history than one step before the three.
     values = series([*rows, row], name)
-    if len(values) < 4 or number(row, name) is None:
+    if len(values) <= LASTING or number(row, name) is None:
         return None
     best = max([values[0], *medians(values)])
     error = rate_error(best, row.get("rollout/episodes", 64))
-    now = Reading(name=name, step=int(row["step"]), now=max(values[-3:]), before=best, spread=error)
-    return replace(now, now=values[-1]) if now.below(0.5 * best, sure=5) else None
+    now = Reading(name=name, step=int(row["step"]), now=max(values[-LASTING:]), before=best, spread=error)
+    return replace(now, now=values[-1]) if now.below(LOST * best, sure=_SURE_OF_SHARES) else None

@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import isfinite
 
+from turnwise.guard.definition import LASTING, RECENT, WINDOW
 from turnwise.guard.robust import (
-    RECENT,
-    Finding,
     Reading,
-    Row,
+    Sighting,
     lasts,
     medians,
     positive,
@@ -24,20 +23,16 @@ from turnwise.guard.robust import (
     slump,
     success_moved,
 )
-from turnwise.metrics import number
+from turnwise.runs.rows import Row, number
 
-Detector = Callable[[Sequence[Row], Row], Finding | None]
+Detector = Callable[[Sequence[Row], Row], Sighting | None]
 
 REFUSED, FIRST_REFUSED = "guard/refused", "guard/first_refused"
 """Updates of a step whose gradient or loss was not finite, and the number of the first, as the guard notes them."""
 FINITE = ("loss/policy", "loss/value", "loss/entropy", "loss/ratio_max", "train/gradient_norm", "rollout/reward")
-REPEATED = 3
-"""Steps in a row that are no accident."""
-DRIFT = 20
-"""Steps over which a slow rise of entropy adds up."""
 
 
-def non_finite(rows: Sequence[Row], row: Row) -> Finding | None:
+def non_finite(rows: Sequence[Row], row: Row) -> Sighting | None:
     """NaN or infinity: left out alone it costs one update; again and again, or past the gradients, it is the state."""
     if number(row, REFUSED):
         return _refused_updates(rows, row)
@@ -45,18 +40,18 @@ def non_finite(rows: Sequence[Row], row: Row) -> Finding | None:
     if not names:
         return None
     text = f"{' and '.join(names)} not finite at step {int(row['step'])}"
-    return Finding(text=text, evidence={"metrics": len(names)}, severe=True)
+    return Sighting(text=text, evidence={"metrics": len(names)}, severe=True)
 
 
-def _refused_updates(rows: Sequence[Row], row: Row) -> Finding:
+def _refused_updates(rows: Sequence[Row], row: Row) -> Sighting:
     count, first = row[REFUSED], row[FIRST_REFUSED]
     text = f"non-finite gradients in {count:.0f} updates at step {int(row['step'])}, first in update {first:.0f}"
-    severe = len(positive([*rows, row][-REPEATED:], REFUSED)) == REPEATED
-    ending = f", the step {REPEATED} in a row" if severe else ""
-    return Finding(text=text + ending, evidence={REFUSED: count, FIRST_REFUSED: first}, severe=severe)
+    severe = len(positive([*rows, row][-LASTING:], REFUSED)) == LASTING
+    ending = f", the step {LASTING} in a row" if severe else ""
+    return Sighting(text=text + ending, evidence={REFUSED: count, FIRST_REFUSED: first}, severe=severe)
 
 
-def ratio_tail(rows: Sequence[Row], row: Row) -> Finding | None:
+def ratio_tail(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Ratios of new to old policy far out: the largest, or so uneven that a few tokens are the whole sample."""
     earlier = rows[:-2]
     peak, size = read(earlier, row, "loss/ratio_max"), read(rows, row, "loss/ratio_ess")
@@ -64,32 +59,32 @@ def ratio_tail(rows: Sequence[Row], row: Row) -> Finding | None:
         highest = max(series(earlier, peak.name)[-2 * RECENT :])
         severe = peak.now > max(1000.0, 20 * highest)
         if severe or lasts(rows, peak, max(10.0, 5 * highest)):
-            return peak.finding("largest ratio", severe=severe)
+            return peak.sighting("largest ratio", severe=severe)
     if size is not None and size.below(0.6 * size.before):
-        return size.finding("effective sample size of the ratios", severe=True)
+        return size.sighting("effective sample size of the ratios", severe=True)
     return None
 
 
-def entropy_cliff(rows: Sequence[Row], row: Row) -> Finding | None:
+def entropy_cliff(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Entropy that leaps (noise takes over; how most runs die) or falls off at once without success to show for it."""
-    reading, values = read(rows, row, "loss/entropy"), series([*rows, row], "loss/entropy")[-DRIFT:]
+    reading, values = read(rows, row, "loss/entropy"), series([*rows, row], "loss/entropy")[-WINDOW:]
     if reading is None:
         return None
     crept = replace(reading, before=min(medians(values)))
-    if min(values[-REPEATED:]) > 1.7 * crept.before + 0.15:
-        return crept.finding("entropy", severe=True)
+    if min(values[-LASTING:]) > 1.7 * crept.before + 0.15:
+        return crept.sighting("entropy", severe=True)
     fallen = reading.before > 0.05 and reading.below(0.35 * reading.before) and not success_moved(rows, row, up=True)
     leapt = reading.above(1.7 * reading.before + 0.15)
-    return reading.finding("entropy", severe=True) if fallen or leapt else None
+    return reading.sighting("entropy", severe=True) if fallen or leapt else None
 
 
-def clip_surge(rows: Sequence[Row], row: Row) -> Finding | None:
+def clip_surge(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Clip fraction: the cleanest early sign that updates go further than the data support."""
     reading = read(rows, row, "loss/clip_fraction")
-    return reading.finding("clip fraction") if reading and reading.above(2 * reading.before + 0.1) else None
+    return reading.sighting("clip fraction") if reading and reading.above(2 * reading.before + 0.1) else None
 
 
-def clip_bias_surge(rows: Sequence[Row], row: Row) -> Finding | None:
+def clip_bias_surge(rows: Sequence[Row], row: Row) -> Sighting | None:
     """‖C‖, the gradient that clipping hides: noisy, so only a leap far out of its range counts."""
     name = "train/clip_bias" if "train/clip_bias" in row else "loss/clip_bias"
     active = positive(rows, name)
@@ -97,10 +92,10 @@ def clip_bias_surge(rows: Sequence[Row], row: Row) -> Finding | None:
     if reading is None:
         return None
     limit = max(5 * reading.before, 2 * max(series(active[:-2], name)))
-    return reading.finding("clipping bias ‖C‖") if lasts(active, reading, limit) else None
+    return reading.sighting("clipping bias ‖C‖") if lasts(active, reading, limit) else None
 
 
-def value_explosion(rows: Sequence[Row], row: Row) -> Finding | None:
+def value_explosion(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Value loss: a critic that diverges hands out advantages that mean nothing."""
     reading = read(rows, row, "loss/value")
     if reading is None:
@@ -109,36 +104,36 @@ def value_explosion(rows: Sequence[Row], row: Row) -> Finding | None:
     usual = max(reading.before, 0.1 * max(series(rows, reading.name)))
     if not reading.above(10 * usual):
         return None
-    return reading.finding("value loss", severe=reading.now > 100 * usual)
+    return reading.sighting("value loss", severe=reading.now > 100 * usual)
 
 
-def zero_variance(rows: Sequence[Row], row: Row) -> Finding | None:
+def zero_variance(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Groups whose tries all end alike, without success: nothing is left to compare, and nothing is learned."""
-    last = [*rows, row][-REPEATED:]
+    last = [*rows, row][-LASTING:]
     equal, success = series(last, "rollout/zero_variance"), series(last, "rollout/success")
-    if len(equal) < REPEATED or min(equal) < 0.95 or (success and max(success) > 0.5):
+    if len(equal) < LASTING or min(equal) < 0.95 or (success and max(success) > 0.5):
         return None
     now = equal[-1]
-    text = f"{now:.0%} of the groups have equal rewards at step {int(row['step'])}, for {REPEATED} steps"
-    return Finding(text=text, evidence={"rollout/zero_variance": now})
+    text = f"{now:.0%} of the groups have equal rewards at step {int(row['step'])}, for {LASTING} steps"
+    return Sighting(text=text, evidence={"rollout/zero_variance": now})
 
 
-def turn_collapse(rows: Sequence[Row], row: Row) -> Finding | None:
+def turn_collapse(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Turns per episode that drop without success rising: the agent has stopped using its environment."""
     reading = read(rows, row, "rollout/turns")
     if reading is None or not reading.below(0.6 * reading.before) or success_moved(rows, row, up=True):
         return None
-    return reading.finding("turns per episode")
+    return reading.sighting("turns per episode")
 
 
-def length_collapse(rows: Sequence[Row], row: Row) -> Finding | None:
+def length_collapse(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Tokens per turn that drop to half, or treble, without success rising: empty answers, or text without end."""
     per_turn = [_with_turn_length(each) for each in rows]
     reading = read(per_turn, _with_turn_length(row), "rollout/tokens per turn")
     if reading is None or success_moved(rows, row, up=True):
         return None
     moved = reading.below(0.5 * reading.before) or reading.above(3 * reading.before)
-    return reading.finding("tokens per turn") if moved else None
+    return reading.sighting("tokens per turn") if moved else None
 
 
 def _with_turn_length(row: Row) -> Row:
@@ -146,34 +141,34 @@ def _with_turn_length(row: Row) -> Row:
     return {**row, "rollout/tokens per turn": tokens / turns} if tokens is not None and turns else row
 
 
-def repetition(rows: Sequence[Row], row: Row) -> Finding | None:
+def repetition(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Text that repeats itself: a policy caught in a loop fills its turns with the same words."""
     reading = read(rows, row, "rollout/repetition")
     if reading is None or not reading.above(2 * reading.before + 0.15):
         return None
-    return reading.finding("share of repeated text", severe=reading.now > 0.5)
+    return reading.sighting("share of repeated text", severe=reading.now > 0.5)
 
 
-def cut_surge(rows: Sequence[Row], row: Row) -> Finding | None:
+def cut_surge(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Episodes that run into a limit on turns or tokens: they look alike whatever the policy meant by them."""
     reading = read_rate(rows, row, "rollout/cut")
     if reading is None or not reading.above(reading.before + 0.08, sure=4):
         return None
-    return reading.finding("share of episodes that ran into a limit")
+    return reading.sighting("share of episodes that ran into a limit")
 
 
-def validity(rows: Sequence[Row], row: Row) -> Finding | None:
+def validity(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Valid turns: a policy that breaks forgets the format first."""
     reading = slump(rows, row, "rollout/valid")
-    return reading.finding("share of valid turns", severe=True) if reading else None
+    return reading.sighting("share of valid turns", severe=True) if reading else None
 
 
-def reward_shift(rows: Sequence[Row], row: Row) -> Finding | None:
+def reward_shift(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Success that collapses, or reward that moves without it: a policy that broke, or a reward turned round."""
     success, reward = slump(rows, row, "rollout/success"), read(rows, row, "rollout/reward")
     if success is not None:
-        return success.finding("success", severe=True)
-    return reward.finding("reward", severe=True) if reward and _unexplained(rows, row, reward) else None
+        return success.sighting("success", severe=True)
+    return reward.sighting("reward", severe=True) if reward and _unexplained(rows, row, reward) else None
 
 
 def _unexplained(rows: Sequence[Row], row: Row, reward: Reading) -> bool:
@@ -182,20 +177,20 @@ def _unexplained(rows: Sequence[Row], row: Row, reward: Reading) -> bool:
     return moved and not success_moved(rows, row, up=reward.now > reward.before)
 
 
-def gradient_spike(rows: Sequence[Row], row: Row) -> Finding | None:
+def gradient_spike(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Gradient norms that stay far out: one spike is clipped and survived, two in three steps are not chance."""
     active = positive(rows, "train/gradient_norm")
     reading = read(active[:-2], row, "train/gradient_norm")
-    return reading.finding("gradient norm") if reading and lasts(active, reading, 8 * reading.before) else None
+    return reading.sighting("gradient norm") if reading and lasts(active, reading, 8 * reading.before) else None
 
 
-def faults(rows: Sequence[Row], row: Row) -> Finding | None:
+def faults(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Most episodes fail two steps in a row: the environment is broken, and the rest is not a fair sample."""
     last = series([*rows, row][-2:], "rollout/faults")
     if len(last) < 2 or min(last) <= 0.5:
         return None
     text = f"{last[-1]:.0%} of the episodes failed at step {int(row['step'])}, {last[-2]:.0%} the step before"
-    return Finding(text=text, evidence={"rollout/faults": last[-1]}, severe=True)
+    return Sighting(text=text, evidence={"rollout/faults": last[-1]}, severe=True)
 
 
 SIGNALS: dict[str, Detector] = {

@@ -24,11 +24,12 @@ _DIGITS = 6
 def write_tokens(path: Path, learner: Learner, batch: TokenBatch) -> None:
     """Write one line per trajectory of a prepared batch, after the step's updates, over its sampled tokens in order.
 
-        {"id": "geo-17/0", "old": [-0.7, -0.2], "new": [-0.6, -0.2], "advantage": [0.5, 0.5],
-         "ratio": [1.1, 1.0], "clipped": [0, 0]}
+        {"id": "geo-17/0", "spans": [[3, 5]], "ids": [40, 41], "old": [-0.7, -0.2], "new": [-0.6, -0.2],
+         "advantage": [0.5, 0.5], "ratio": [1.1, 1.0], "clipped": [0, 0]}
 
-    A row of one update per rollout never scores its batch before that; then the sampler's log-probs stand for `old`.
-    Demonstrations have neither: their lines go without `old`, `ratio` and `clipped`.
+    `spans` are where the sampled tokens are among all tokens of the trajectory, `ids` which ones they are.
+    A row of one update per rollout never scores its batch before that; then a line has the sampler's `mu` and no `old`,
+    and its ratios are against `mu`. Demonstrations have neither: their lines go without `ratio` and `clipped` too.
     """
     lines = (json.dumps(plain(row, lambda _: None)).encode() + b"\n" for row in _rows(learner, batch))
     write_whole(path, zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"".join(lines)))
@@ -36,19 +37,32 @@ def write_tokens(path: Path, learner: Learner, batch: TokenBatch) -> None:
 
 def _rows(learner: Learner, batch: TokenBatch) -> Iterator[dict[str, Any]]:
     streams = {name: _by_trajectory(batch, values_T) for name, values_T in _streams(learner, batch).items()}
-    for number, trajectory in enumerate(batch.trajectory_names):
-        yield {"id": trajectory, **{name: values[number] for name, values in streams.items()}}
+    for number, (trajectory, spans) in enumerate(zip(batch.trajectory_names, sampled_spans(batch), strict=True)):
+        yield {"id": trajectory, "spans": spans, **{name: values[number] for name, values in streams.items()}}
+
+
+def sampled_spans(batch: TokenBatch) -> list[list[tuple[int, int]]]:
+    """For each trajectory where its sampled tokens begin and end: `[(3, 6), (8, 10)]` in `TokenBatch`'s example."""
+    owner_T = batch.trajectory_S[batch.sequence_T]
+    counts = torch.bincount(owner_T, minlength=len(batch.trajectory_names)).tolist()
+    return [_runs(part) for part in batch.sampled_T.split(counts)]
+
+
+def _runs(mask: Tensor) -> list[tuple[int, int]]:
+    edges = torch.nn.functional.pad(mask.int(), (1, 1)).diff()
+    starts, ends = (edges == 1).nonzero().flatten().tolist(), (edges == -1).nonzero().flatten().tolist()
+    return list(zip(starts, ends, strict=True))
 
 
 def _streams(learner: Learner, batch: TokenBatch) -> dict[str, Tensor]:
-    always = {"new": learner.score(batch)}
+    always = {"ids": batch.ids_T, "new": learner.score(batch)}
     if batch.advantage_T is not None:
         always["advantage"] = batch.advantage_T
-    old_T = batch.mu_T if batch.old_T is None else batch.old_T
-    if old_T is None:
+    name, before_T = ("mu", batch.mu_T) if batch.old_T is None else ("old", batch.old_T)
+    if before_T is None:
         return always
-    ratio_T, clipped_T = token_ratios(learner.row, batch.with_(old_T=old_T), always["new"])
-    return {"old": old_T, **always, "ratio": ratio_T, "clipped": clipped_T}
+    ratio_T, clipped_T = token_ratios(learner.row, batch.with_(old_T=before_T), always["new"])
+    return {name: before_T, **always, "ratio": ratio_T, "clipped": clipped_T}
 
 
 def _by_trajectory(batch: TokenBatch, values_T: Tensor) -> list[Sequence[float]]:
@@ -59,6 +73,6 @@ def _by_trajectory(batch: TokenBatch, values_T: Tensor) -> list[Sequence[float]]
 
 
 def _numbers(values: Tensor) -> list[float]:
-    if values.dtype == torch.bool:
+    if not values.is_floating_point():
         return values.int().tolist()
     return [float(f"{value:.{_DIGITS}g}") for value in values.tolist()]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from turnwise import __version__
-from turnwise.guard.onset import DEFINITION, find_onset
+from turnwise.guard.definition import ONSET
+from turnwise.guard.onset import find_onset
 from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.episodes import Sample, sample_episodes
 from turnwise.report.page import render_page
 from turnwise.report.panels import IMITATION_PANELS, PANELS, all_metrics, curves, describe, heat_maps, rounded
-from turnwise.report.reading import Row, RunData, read_run
 from turnwise.report.summary import final_success, summarize_run
+from turnwise.runs.reading import Row, RunData, read_run
+from turnwise.words import counted
 
 MOST_EVENTS = 300
 MOST_RUNS_IN_FULL = 8
@@ -53,7 +56,7 @@ def collect(runs: Sequence[Path], *, comparison: dict[str, Any] | None, sample: 
     flat = [flatten(run.config) for run in read]
     return {
         "version": __version__,
-        "definition": DEFINITION,
+        "definition": ONSET,
         **describe(),
         "runs": [
             {
@@ -86,7 +89,7 @@ def _run(run: RunData, sample: Sample, budget: float, *, full: bool) -> dict[str
         "evaluations": _evaluations(run),
         "imitation": _imitation(run),
         "heat": heat_maps(run.turns),
-        "events": [_event(event) for event in run.events[:MOST_EVENTS]],
+        "events": [*map(_command, run.history), *map(_event, run.events[:MOST_EVENTS])],
         "events_left_out": max(0, len(run.events) - MOST_EVENTS),
         **episodes,
         "problems": run.problems,
@@ -108,6 +111,18 @@ def _imitation(run: RunData) -> dict[str, Any] | None:
 def _evaluations(run: RunData) -> list[Row]:
     names = [f"{name}{ending}" for name in _EVALUATED for ending in ("", "_low", "_high")]
     return [{"step": row["step"], **{name: rounded(row[name]) for name in names if name in row}} for row in run.evals]
+
+
+def _command(row: Row) -> dict[str, Any]:
+    """A command that started or resumed the run, as an event."""
+    command, changes, undone = (_list(row, name) for name in ("command", "changes", "undone"))
+    text = "; ".join([shlex.join(command), *changes, *([f"{counted(len(undone), 'event')} undone"] if undone else [])])
+    return _event({key: row[key] for key in ("step", "time", "kind") if key in row} | {"text": text})
+
+
+def _list(row: Row, name: str) -> list[str]:
+    value = row.get(name)
+    return [str(item) for item in value] if isinstance(value, list) else []
 
 
 def _event(event: Row) -> dict[str, Any]:

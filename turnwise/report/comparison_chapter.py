@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.report.reading import Row
 from turnwise.runs.journal import plain
+from turnwise.runs.reading import Row
 
 
 def comparison_chapter(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnwise.report.reading import RunData
+from turnwise.runs.reading import RunData
 
 INDIFFERENT = ("name", "seed", "device", "log.", "checkpoint.")
 """Keys that do not make a run another experiment."""

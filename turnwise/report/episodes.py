@@ -11,8 +11,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from turnwise.report.panels import rounded
-from turnwise.report.reading import Row, RunData
 from turnwise.runs.disk import open_plain
+from turnwise.runs.reading import Row, RunData
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

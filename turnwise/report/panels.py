@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from turnwise.report.reading import Row
+from turnwise.runs.reading import Row
+from turnwise.runs.rows import is_number
 
 MOST_POINTS = 500
 """Longer runs are shown in as many buckets of neighbouring steps."""
@@ -82,11 +83,6 @@ def describe() -> dict[str, Any]:
         "imitation_panels": [asdict(panel) for panel in IMITATION_PANELS],
         "heats": [asdict(heat) for heat in HEATS],
     }
-
-
-def is_number(value: Any) -> bool:
-    """Whether it can be plotted."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def rounded(value: Any) -> float | int | None:

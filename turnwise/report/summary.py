@@ -7,8 +7,9 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from turnwise.guard.onset import Onset
-from turnwise.report.panels import is_number, rounded
-from turnwise.report.reading import Row, RunData
+from turnwise.report.panels import rounded
+from turnwise.runs.reading import Row, RunData
+from turnwise.runs.rows import is_number
 from turnwise.words import counted
 
 _THREE_DIGITS = Context(prec=3, rounding=ROUND_HALF_UP)

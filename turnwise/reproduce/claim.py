@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from turnwise.recipe.layers import RECIPES
 from turnwise.reproduce.criteria import Criterion
-from turnwise.reproduce.demonstrations import Slip
+from turnwise.reproduce.slips import Slip
 
 _FILE = "claim.yaml"
 

@@ -17,7 +17,7 @@ from turnwise.runs.journal import read_journal
 
 FACTORS = "factors.json"
 """The scales that a run applied, update by update, beside its journals."""
-_REPLAYED = "turnwise.reproduce.parts:ReplayedScale"
+_REPLAYED = "turnwise.reproduce.replayed_scales:ReplayedScale"
 
 
 @dataclass(frozen=True, kw_only=True, order=True)

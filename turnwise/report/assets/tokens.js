@@ -12,7 +12,7 @@ const STREAMS = {
     label: "Ratio (new / old)",
     centre: 1,
     scale: "log",
-    of: (turn, place) => Math.exp(minus(at(turn.new, place), at(turn.old, place))),
+    of: (turn, place) => Math.exp(minus(at(turn.new, place), at(turn.old ?? turn.sampler, place))),
   },
   advantage: { label: "Advantage", centre: 0, of: (turn, place) => at(turn.advantage, place) },
   clipped: { label: "Clipping", of: (turn, place) => at(turn.clipped, place) },

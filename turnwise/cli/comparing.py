@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnwise.cli.common import Trust, console, one_message, parse_settings
+from turnwise.cli.common import Trust, console, one_message, parse_settings, resumable
 from turnwise.trust import trusting
 from turnwise.words import counted
 
 if TYPE_CHECKING:
-    from turnwise.evaluate.study import Arm, StudyOutcome
+    from turnwise.evaluate.arms import Arm, StudyOutcome
     from turnwise.recipe.schema import Recipe
 
 
@@ -36,20 +35,18 @@ def compare(
 ) -> None:
     """Train several algorithms on equal seeds, tasks and data, and compare them. Called again, it goes on."""
     with one_message(), trusting(trust):
-        from turnwise.evaluate.study import plan_study, run_study
+        from turnwise.evaluate.arms import plan_arms, run_arms
 
         common = [word for word in words if _is_setting(word)] + ([f"env={env}"] if env else [])
         arms = [_arm(word, common) for word in words if not _is_setting(word)]
         if not arms:
             raise ValueError("name the algorithms to compare, such as: turnwise compare ppo st-ppo")
-        planned = plan_study(recipe, arms, seeds=seeds, output=output)
+        planned = plan_arms(recipe, arms, seeds=seeds, output=output)
         at_once = jobs or _fitting_jobs(planned[0].recipe)
         plan = f"{counted(len(arms), 'algorithm')} x {counted(seeds, 'seed')}, {counted(at_once, 'run')} at once"
         typer.echo(f"{plan}, in {output}")
-        outcome = run_study(planned, output=output, jobs=at_once, report=typer.echo)
-    if outcome.interrupted:
-        typer.echo(f"stopped; the same command goes on from here, in {shlex.quote(str(output))}", err=True)
-        raise typer.Exit(130)
+        with resumable(output):
+            outcome = run_arms(planned, output=output, jobs=at_once, report=typer.echo)
     with one_message():
         _conclude(outcome, output)
     raise typer.Exit(1 if outcome.failed else 0)
@@ -62,7 +59,7 @@ def _is_setting(word: str) -> bool:
 
 def _arm(word: str, common: list[str]) -> Arm:
     """`ppo:algorithm.epochs=2,train.learning_rate=1e-4` with the settings of all below its own."""
-    from turnwise.evaluate.study import Arm
+    from turnwise.evaluate.arms import Arm
 
     algorithm, colon, own = word.partition(":")
     settings = [f"algorithm={algorithm}", *common, *(own.split(",") if colon else [])]

@@ -1,4 +1,4 @@
-"""Parts of rows that only studies need; recipes name them as `turnwise.reproduce.parts:…`."""
+"""Parts of rows that only studies need; recipes name them as `turnwise.reproduce.replayed_scales:…`."""
 
 from __future__ import annotations
 

@@ -1,27 +1,28 @@
 """A whole study in small: starts, runs, controls that take over what other runs did, and going on where it was."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from tests.reproduce.tiny import GUESS_CLAIM, write_claim
+from tests.study.test_processes import lives, wait_until
 from turnwise.cli import app
-from turnwise.evaluate.results import is_complete
 from turnwise.reproduce.claim import load_claim
+from turnwise.reproduce.claim_study import RESULTS, Study, keep_numbers_only
+from turnwise.reproduce.conclusion import conclude
 from turnwise.reproduce.plan import mean_scale
-from turnwise.reproduce.study import RESULTS, Study, StudyQueue
-from turnwise.reproduce.summary import conclude
-from turnwise.reproduce.workers import keep_numbers_only
 from turnwise.runs.checkpoints import Checkpoints
+from turnwise.runs.folder import RunFolder
 from turnwise.runs.journal import read_journal
+from turnwise.runs.reading import is_complete
+from turnwise.study.jobs import StudyQueue
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +132,7 @@ def test_a_control_waits_for_the_run_whose_scales_it_takes_over(study, tmp_path)
     again = Study(study.claim, "cpu", tmp_path / "again")
     shutil.copytree(study.output / "start", again.output / "start")
     order = []
-    queue = StudyQueue(again)
+    queue = StudyQueue(again.planned())
     while task := queue.take():
         order.append(task.name.split()[0])
     # The source comes first though the claim names it third; its controls need it to be complete.
@@ -185,24 +186,17 @@ def test_a_claim_in_criteria_runs_from_its_start_to_its_verdict(tmp_path):
 def test_a_study_that_is_told_to_end_takes_its_processes_with_it(tmp_path):
     folder, output = write_claim(tmp_path / "tiny"), tmp_path / "output"
     command = [sys.executable, "-m", "turnwise", "reproduce", str(folder), "--jobs", "1", "--output", str(output)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    ) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
-        assert any("start, seed 0: complete" in line for line in process.stdout)
+        assert any("to do, starts included" in line for line in process.stdout)
+        start = output / "start" / "seed-0" / "metrics.jsonl"
+        assert wait_until(lambda: start.is_file() and start.stat().st_size > 0, 60)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        assert children
         process.send_signal(signal.SIGTERM)  # to it alone, as a scheduler of jobs does
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "the same command goes on from here" in said
-    deadline = time.monotonic() + 10
-    while _lives(process.pid) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not _lives(process.pid)
-
-
-def _lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    assert wait_until(lambda: not any(lives(int(child)) for child in children))
+    assert not is_complete(start.parent)
+    assert RunFolder.open(start.parent).checkpoints.latest() is not None

@@ -1,27 +1,27 @@
-"""Running a claim's study: starts first, then the runs whose scales others need, then all others as they can begin."""
+"""The study of a claim: its starts, its runs, the controls that take over what other runs did, and its results."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from turnwise.evaluate.results import is_complete, read_result
-from turnwise.evaluate.study import require_same_start
-from turnwise.recipe.loading import differences, dump_recipe, load_recipe
+from turnwise.evaluate.results import read_result
 from turnwise.recipe.schema import Recipe
 from turnwise.reproduce.adaptation import adapted, note_settings, require_same_study
 from turnwise.reproduce.claim import Claim
-from turnwise.reproduce.demonstrations import write_slips
-from turnwise.reproduce.plan import StudyRun, run_recipe, source_run, start_recipe, study_runs
-from turnwise.reproduce.workers import Task, keep_numbers_only, run_tasks
+from turnwise.reproduce.plan import FACTORS, StudyRun, run_recipe, source_run, start_recipe, study_runs
+from turnwise.reproduce.slips import write_slips
 from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.disk import write_whole
-from turnwise.runs.journal import read_journal
+from turnwise.runs.reading import is_complete, read_whole_run
+from turnwise.study.jobs import START, Job, PlannedRun, StudyQueue, perform, require_same_start
+from turnwise.study.processes import run_jobs
 from turnwise.train.setup import choose_device
 from turnwise.words import counted
 
@@ -45,12 +45,15 @@ class Study:
     def run(self, *, jobs: int, report: Report, minutes: float | None = None) -> dict[str, str]:
         """Run what is missing; returns what went wrong. After so many minutes no run is begun any more."""
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
-        queue = StudyQueue(self)
+        for run in self.runs:
+            if is_complete(folder := run.folder(self.output)):
+                keep_numbers_only(folder)  # a kill may have come before that
+        queue = StudyQueue(self.planned())
         if not len(queue):
             return {}
         note_settings(self.output, self._settings)
         report(f"{counted(len(queue), 'run')} to do, starts included, {jobs} at once")
-        return run_tasks(queue, jobs=jobs, report=report, deadline=deadline)
+        return run_jobs(queue, perform_for_numbers, jobs=jobs, report=report, deadline=deadline)
 
     @property
     def device(self) -> str:
@@ -69,31 +72,50 @@ class Study:
         write_whole(self.output / RESULTS, f"[\n{lines}\n]\n".encode())
         return rows
 
-    def start_task(self, seed: int) -> Task | None:
-        """The imitation of a seed; None when it is complete or the recipe has none."""
-        folder, recipe, start = self._start(seed), self._start_recipe(seed), self.scale.start
+    def planned(self) -> list[PlannedRun]:
+        """Starts first, then the runs whose scales others need, then all others; complete ones too."""
+        needed = {source for run in self.runs if (source := source_run(self.claim, run))}
+        ordered = sorted(self.runs, key=lambda run: run not in needed)
+        return [*self._planned_starts(), *map(self._planned_run, ordered)]
+
+    def _planned_starts(self) -> Iterator[PlannedRun]:
         # Chats with slips are the study's own: their place says only how its folder was spelled.
-        require_same_start(folder, recipe, besides=() if start.slips is None else ("sft.chats",))
-        if recipe.sft is None or is_complete(folder):
-            return None
-        if start.slips is not None:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            chats, count = self._chats(seed), recipe.sft.demonstrations
+        own = () if self.scale.start.slips is None else ("sft.chats",)
+        for seed in sorted({run.seed for run in self.runs}):
+            folder, recipe = self._start(seed), self._start_recipe(seed)
+            require_same_start(folder, recipe, besides=own)
+            if recipe.sft is not None:
+                make = partial(self._make_start_recipe, seed)
+                yield PlannedRun(name=f"{START}, seed {seed}", stage="sft", folder=folder, make_recipe=make)
+
+    def _make_start_recipe(self, seed: int) -> Recipe:
+        """The recipe of a seed's imitation, with its demonstrations written."""
+        recipe, start = self._start_recipe(seed), self.scale.start
+        if start.slips is not None and recipe.sft is not None:
+            chats = self._chats(seed)
+            chats.parent.mkdir(parents=True, exist_ok=True)
+            count = recipe.sft.demonstrations
             write_slips(chats, recipe.env, count=count, share=start.slips, seed=seed, slip=start.slip)
-        return _task(f"start, seed {seed}", "sft", recipe, folder)
+        return recipe
 
-    def run_task(self, run: StudyRun) -> Task:
-        """A run whose start and source are complete."""
-        recipe = run_recipe(self.claim, self.scale, run, model=self._model(run.seed), output=self.output)
-        return _task(run.name, "train", recipe, run.folder(self.output))
+    def _planned_run(self, run: StudyRun) -> PlannedRun:
+        return PlannedRun(
+            name=run.name,
+            folder=run.folder(self.output),
+            make_recipe=partial(self._run_recipe, run),
+            is_ready=partial(self._can_begin, run),
+        )
 
-    def can_begin(self, run: StudyRun) -> bool:
+    def _run_recipe(self, run: StudyRun) -> Recipe:
+        return run_recipe(self.claim, self.scale, run, model=self._model(run.seed), output=self.output)
+
+    def _can_begin(self, run: StudyRun) -> bool:
         """Whether what the run needs is there."""
         source = source_run(self.claim, run)
         return self._has_start(run.seed) and (source is None or self._has_scales(source.folder(self.output)))
 
     def _start(self, seed: int) -> Path:
-        return self.output / "start" / f"seed-{seed}"
+        return self.output / START / f"seed-{seed}"
 
     def _has_start(self, seed: int) -> bool:
         return is_complete(self._start(seed)) or self._start_recipe(seed).sft is None
@@ -116,58 +138,29 @@ class Study:
         return self._start(seed).with_name(f"seed-{seed}.jsonl")
 
 
-class StudyQueue:
-    """What is left of a study: a run waits for its start, a control for the run whose scales it takes over."""
-
-    def __init__(self, study: Study) -> None:
-        self._study = study
-        seeds = sorted({run.seed for run in study.runs})
-        self._starts = [task for seed in seeds if (task := study.start_task(seed))]
-        needed = {source for run in study.runs if (source := source_run(study.claim, run))}
-        self._runs: list[StudyRun] = []
-        for run in sorted(study.runs, key=lambda run: run not in needed):
-            folder = run.folder(study.output)
-            if is_complete(folder):
-                keep_numbers_only(folder)
-                continue
-            if (folder / "config.yaml").is_file() and study.can_begin(run):
-                study.run_task(run)  # a cut run with other settings is a mistake to hear of now, not in an hour
-            self._runs.append(run)
-
-    def take(self) -> Task | None:
-        """The first that can begin."""
-        if self._starts:
-            return self._starts.pop(0)
-        run = next((run for run in self._runs if self._study.can_begin(run)), None)
-        if run is None:
-            return None
-        self._runs.remove(run)
-        return self._study.run_task(run)
-
-    def __len__(self) -> int:
-        return len(self._starts) + len(self._runs)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([*(task.name for task in self._starts), *(run.name for run in self._runs)])
+def perform_for_numbers(job: Job) -> str:
+    """Bring a run to its end, and keep what the verdict and the controls need of it."""
+    fault = perform(job)
+    if not fault and job.stage == "train":
+        keep_numbers_only(job.folder)
+    return fault
 
 
-def _task(name: str, stage: Any, recipe: Recipe, folder: Path) -> Task:
-    """Write the run's recipe beside its folder; ValueError when the folder holds another run."""
-    there = folder / "config.yaml"
-    if stage == "train" and there.is_file() and (changes := differences(load_recipe(there), recipe)):
-        raise ValueError(f"{folder} holds a run with other settings ({changes[0][:200]}); choose another --output")
-    file = folder.with_name(f"{folder.name}.yaml")
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, dump_recipe(recipe).encode())
-    return Task(name=name, stage=stage, recipe=file, folder=folder)
+def keep_numbers_only(folder: Path) -> None:
+    """Hundreds of models are of no use to anyone; the scales that a control replays are. Safe to call twice."""
+    latest, factors = Checkpoints(folder / "checkpoints").latest(), folder / FACTORS
+    # Where a removal was cut, the newest checkpoint may be an older one: what is written already stays.
+    if latest is not None and not factors.exists():
+        scale = json.loads((latest / "resume" / "state.json").read_text())["learner"]["scale"]
+        if scale is not None and "factors" in scale:
+            write_whole(factors, json.dumps(scale["factors"]).encode())
+    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
 
 
 def _row(run: StudyRun, folder: Path) -> dict[str, Any]:
     result = asdict(read_result(folder))
-    evaluations = read_journal(folder / "evals.jsonl")
-    curve = [[row["step"], row["eval/success"]] for row in evaluations if row.get("eval/success") is not None]
-    rate = [
-        row["train/learning_rate"] for row in read_journal(folder / "metrics.jsonl") if "train/learning_rate" in row
-    ]
+    journals = read_whole_run(folder)
+    curve = [[row["step"], row["eval/success"]] for row in journals.evals if row.get("eval/success") is not None]
+    rate = [row["train/learning_rate"] for row in journals.metrics if "train/learning_rate" in row]
     del result["folder"]
     return {**asdict(run.cell), **result, "applied_rate": max(rate, default=None), "curve": curve}

@@ -9,8 +9,8 @@ from tests.ops.batches import loss_of
 from turnwise.algorithm import make_scale, preset
 from turnwise.batch import Scores
 from turnwise.recipe.schema import EnvChoice
-from turnwise.reproduce.demonstrations import write_slips
-from turnwise.reproduce.parts import RecordedScale, ReplayedScale
+from turnwise.reproduce.replayed_scales import RecordedScale, ReplayedScale
+from turnwise.reproduce.slips import write_slips
 
 
 def observed(scale, norm: float) -> float:
@@ -21,7 +21,7 @@ def observed(scale, norm: float) -> float:
 
 def test_a_recorded_scale_scales_as_the_plain_one_and_keeps_every_factor():
     plain = make_scale(preset("st-ppo"))
-    kind = "turnwise.reproduce.parts:RecordedScale"
+    kind = "turnwise.reproduce.replayed_scales:RecordedScale"
     recorded = make_scale(preset("st-ppo").override({"scale": {"kind": kind}}))
     assert isinstance(recorded, RecordedScale)
     values = [observed(recorded, norm) for norm in (3.0, 1.0, 9.0)]

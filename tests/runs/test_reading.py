@@ -10,8 +10,8 @@ import pytest
 from tests.report.page_data import data_of
 from tests.report.runs import write_run
 from turnwise.report import write_report
-from turnwise.report.reading import read_run
-from turnwise.runs import RunFolder
+from turnwise.runs import RunFolder, RunFolderError
+from turnwise.runs.reading import read_run, read_whole_run
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +114,34 @@ def test_a_folder_that_is_no_run_is_refused_with_the_fix(tmp_path: Path) -> None
         read_run(tmp_path / "nowhere")
     with pytest.raises(ValueError, match="holds no run"):
         read_run(tmp_path)
+
+
+def test_a_report_shows_every_command_that_took_the_run_on(run: Path, tmp_path: Path) -> None:
+    folder = RunFolder.open(run)
+    folder.begin(folder.config, command=["turnwise", "train", "my recipe.yaml"])
+    row = {"step": 20, "kind": "resumed", "time": "2026-01-01T00:00:00", "command": ["turnwise", "resume", "run"]}
+    folder.history.append({**row, "changes": ["train.steps: 4 → 8"], "undone": [{"kind": "finished"}], "recipe": {}})
+    (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]
+    first, second = shown["events"][:2]
+    assert (first["step"], first["kind"], first["text"]) == (0, "started", "turnwise train 'my recipe.yaml'")
+    assert second == {
+        "step": 20,
+        "time": "2026-01-01T00:00:00",
+        "kind": "resumed",
+        "text": "turnwise resume run; train.steps: 4 → 8; 1 event undone",
+        "rest": {},
+    }
+
+
+def test_a_sound_folder_reads_the_same_whole_and_as_far_as_it_goes(run: Path) -> None:
+    lenient, whole = read_run(run), read_whole_run(run)
+    assert lenient.problems == []
+    for name in ("config", "meta", "metrics", "turns", "events", "evals", "history"):
+        assert getattr(whole, name) == getattr(lenient, name)
+
+
+def test_a_folder_that_must_be_whole_is_refused_at_its_first_damage(run: Path) -> None:
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"rollout/success": 0.5}\n')
+    with pytest.raises(RunFolderError, match=r"line 31 of .*metrics.jsonl has no valid step"):
+        read_whole_run(run)

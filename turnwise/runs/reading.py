@@ -1,4 +1,4 @@
-"""Read a run folder as far as it goes: what is missing or broken becomes a sentence, never an exception."""
+"""Read a run folder: as far as it goes (`read_run`), or all of it or nothing (`read_whole_run`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 
 import yaml
 
-from turnwise.runs import RunFolder, RunFolderError, read_journal, read_rows
-from turnwise.runs.disk import open_plain
+from turnwise.runs.disk import RunFolderError, open_plain
+from turnwise.runs.folder import RunFolder
+from turnwise.runs.journal import read_journal
+from turnwise.runs.ledger import read_rows
 from turnwise.untrusted import parse_shallow
 
 Row = dict[str, Any]
@@ -28,6 +30,8 @@ class RunData:
     turns: list[Row]
     events: list[Row]
     evals: list[Row]
+    history: list[Row]
+    """Every command that started or resumed the run."""
     problems: list[str] = field(default_factory=list[str])
 
     @property
@@ -37,8 +41,8 @@ class RunData:
     @property
     def algorithm(self) -> str:
         """The name of the run's algorithm; "unknown" where the config does not say."""
-        row = self.config.get("algorithm")
-        return str(row.get("name", "custom")) if isinstance(row, dict) else "unknown"
+        section = self.config.get("algorithm")
+        return str(section.get("name", "custom")) if isinstance(section, dict) else "unknown"
 
     @property
     def incidents(self) -> list[Row]:
@@ -65,7 +69,10 @@ class RunData:
 
 
 def read_run(path: Path) -> RunData:
-    """Everything but the trajectories, which are read on demand; ValueError only if there is no such folder."""
+    """Everything but the trajectories, which are read on demand; ValueError only if there is no such folder.
+
+    What is missing or broken becomes a sentence in `problems`.
+    """
     if not path.is_dir():
         raise ValueError(f"{path} is not a run folder; name a folder that `turnwise train` wrote, such as runs/my-run")
     problems: list[str] = []
@@ -77,12 +84,38 @@ def read_run(path: Path) -> RunData:
         turns=_read_rows(path / "turns.jsonl", problems),
         events=_read_rows(path / "events.jsonl", problems),
         evals=_by_step(_read_rows(path / "evals.jsonl", problems)),
+        history=_read_rows(path / "history.jsonl", problems),
         problems=problems,
     )
     if not (run.config or run.meta or run.metrics):
         raise ValueError(f"{path} holds no run: config.yaml, meta.json and metrics.jsonl are all missing or unreadable")
     problems.extend(_find_damage(path))
     return run
+
+
+def read_whole_run(path: str | Path) -> RunData:
+    """The same of a folder that must be sound; RunFolderError names the first thing that is not."""
+    folder = RunFolder.open(path)
+    folder.check_journals()
+    metrics, turns, events, evals, history = (
+        read_journal(journal.path, {"step": int}) for journal in (*folder.journals.values(), folder.history)
+    )
+    return RunData(
+        path=folder.path,
+        config=folder.config,
+        meta=folder.meta,
+        metrics=_by_step(metrics),
+        turns=turns,
+        events=events,
+        evals=_by_step(evals),
+        history=history,
+    )
+
+
+def is_complete(path: str | Path) -> bool:
+    """Whether a run has come to its end, be it by itself or by the guard; one that was cut can be resumed."""
+    events = read_journal(Path(path) / "events.jsonl", {"kind": str})
+    return bool(events) and events[-1]["kind"] in ("finished", "stopped")
 
 
 def _find_damage(path: Path) -> list[str]:

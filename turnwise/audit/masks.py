@@ -1,0 +1,112 @@
+"""Which tokens are the policy's, by the recorded texts, and whether these are the ones that a step trained on.
+
+`pack` decides what is trained on, so nothing here asks `pack` who wrote a token: the chat template renders every
+observation again, and what follows it in a turn is the policy's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from turnwise.batch import TokenBatch
+from turnwise.learn.token_ledger import sampled_spans
+from turnwise.policy.rendering import Renderer
+from turnwise.runs.disk import RunFolderError
+from turnwise.types import Trajectory, Turn
+
+Tokens = Mapping[int, int]
+"""The policy's tokens of a trajectory: their ids by their places among all its tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """What counted as the policy's: `Trained(who="the step trained on", tokens={"geo-17/0": {3: 40}})`."""
+
+    who: str
+    tokens: Mapping[str, Tokens]
+
+
+def trained_by_batch(batch: TokenBatch) -> Trained:
+    """What a packed batch would train on."""
+    owner = batch.trajectory_S[batch.sequence_T][batch.sampled_T]
+    ids = batch.ids_T[batch.sampled_T]
+    tokens = {
+        name: dict(zip(_places(spans), ids[owner == number].tolist(), strict=True))
+        for number, (name, spans) in enumerate(zip(batch.trajectory_names, sampled_spans(batch), strict=True))
+    }
+    return Trained(who="the packed batch trains on", tokens=tokens)
+
+
+def trained_by_rows(rows: Iterable[Mapping[str, Any]]) -> Trained | None:
+    """What a step trained on by the lines of its token ledger; None where these do not say it."""
+    tokens: dict[str, Tokens] = {}
+    for row in rows:
+        if "spans" not in row:
+            return None
+        try:
+            tokens[str(row["id"])] = dict(zip(_places(row["spans"]), row["ids"], strict=True))
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunFolderError(f"a line of the token ledger has no valid spans and ids ({error})") from error
+    return Trained(who="the step trained on", tokens=tokens)
+
+
+def check_masks(trajectories: Sequence[Trajectory], renderer: Renderer, trained: Sequence[Trained]) -> None:
+    """Raise ValueError at the first token that the ledger or a claim gives to the wrong speaker."""
+    sound = {each.id: each for each in trajectories if not each.stop.is_failure}
+    for each in trained:
+        for name in each.tokens.keys() - sound.keys():
+            raise ValueError(f"{each.who} trajectory {name!r}, which is not among the episodes to learn from")
+    for name, trajectory in sound.items():
+        spoken = dict(_spoken(trajectory, renderer))
+        own = Trained(who="the ledger counts as sampled", tokens={name: dict(_recorded(trajectory))})
+        for each in (own, *trained):
+            if name in each.tokens:  # a filter may have left it out
+                _require_same(trajectory, spoken, each.tokens[name], each.who)
+
+
+def _spoken(trajectory: Trajectory, renderer: Renderer) -> Iterator[tuple[int, int]]:
+    """The policy's tokens by the texts: what comes after each rendered observation."""
+    conversation = renderer.open()
+    for start, turn in _starts(trajectory):
+        tokens = [*turn.prompt_ids, *turn.sampled_ids]
+        prompt = conversation.observe(turn.observation).ids
+        # Where the prompt is not what the texts give they cannot tell; the check of the tokens says so.
+        length = len(prompt) if tokens[: len(prompt)] == prompt else len(turn.prompt_ids)
+        conversation.record(tokens[length:])
+        yield from enumerate(tokens[length:], start=start + length)
+
+
+def _recorded(trajectory: Trajectory) -> Iterator[tuple[int, int]]:
+    for start, turn in _starts(trajectory):
+        yield from enumerate(turn.sampled_ids, start=start + len(turn.prompt_ids))
+
+
+def _starts(trajectory: Trajectory) -> Iterator[tuple[int, Turn]]:
+    """Every turn with the place of its first token among all tokens of the trajectory."""
+    start = 0
+    for turn in trajectory.turns:
+        yield start, turn
+        start += len(turn.prompt_ids) + len(turn.sampled_ids)
+
+
+def _places(spans: Iterable[tuple[int, int]]) -> Iterator[int]:
+    return chain.from_iterable(range(start, end) for start, end in spans)
+
+
+def _require_same(trajectory: Trajectory, spoken: Tokens, trained: Tokens, who: str) -> None:
+    wrong = sorted(place for place in spoken.keys() | trained.keys() if spoken.get(place) != trained.get(place))
+    if not wrong:
+        return
+    first, places = wrong[0], [start for start, _ in _starts(trajectory)]
+    turn = sum(start <= first for start in places) - 1
+    where = f"trajectory {trajectory.id!r}, turn {turn}, token {first - places[turn]}"
+    if first not in spoken:
+        text = f"{who} a token that the environment wrote"
+    elif first not in trained:
+        text = f"the policy sampled this token, and it is not among those that {who}"
+    else:
+        text = f"{who} id {trained[first]}, and the policy sampled id {spoken[first]}"
+    raise ValueError(f"{where}: {text} ({len(wrong)} wrong tokens in this trajectory)")

@@ -1,0 +1,54 @@
+"""When a run is broken: one definition, in words and in numbers, for the guard, for reports and for comparisons.
+
+A run is broken when it has lost what it could do. Success is lost below half of its best level (`LOST`); the format is
+lost below a twentieth of valid turns (`INVALID`). A single step is chance, so a loss must last (`LASTING`), and a level
+is a median over a few steps (`RECENT`). What moves before that is a sign only beyond its own noise (`SURE`).
+
+Three readers apply this to what each can see: `collapse` to the held-out evaluations of a finished run, `onset` to its
+metrics, looking back for what moved first, and `signals` to the metrics of a run that still goes on.
+"""
+
+from __future__ import annotations
+
+LOST = 0.5
+"""Share of its best level below which success is lost."""
+INVALID = 0.05
+"""Share of valid turns below which the format is lost."""
+LASTING = 3
+"""Steps or evaluations in a row that are not chance."""
+RECENT = 5
+"""Steps whose median is a level. Two bad ones among them leave it where it was, so a signal has three steps to see."""
+WINDOW = 20
+"""Steps before an event in which its cause is looked for, and over which a slow drift adds up."""
+SURE = 6.0
+"""Spreads that a move must exceed: training noise has heavier tails than a normal curve."""
+CHANCE = 1e-3
+"""A share counts as gone when so few of its kind would be this unlikely by chance."""
+HEALTHY = 0.9
+"""Share of its best level at which success counts as unbroken."""
+LEAST_BEST = 0.05
+"""Success that never exceeds this cannot be lost: the run never learnt."""
+
+COLLAPSE = (
+    f"A run has collapsed when its held-out success lies below {LOST:.0%} of the best so far (the start included), or "
+    f"fewer than {INVALID:.0%} of its turns are valid where more were, in {LASTING} evaluations in a row or in the "
+    "last one; or when the guard stopped it."
+)
+ONSET = (
+    f"A run goes wrong at its first guard incident. Without one, it goes wrong when success (median of {RECENT} steps) "
+    "falls below half of its best and stays there to the end, or is gone in the last step. The onset is then the first "
+    f"step, from {WINDOW} steps before success was last at {100 * HEALTHY:g} % of its best, at which a signal crossed "
+    f"an absolute bound, or left its band for {LASTING} steps in a row: more than {SURE:g} robust standard deviations "
+    f"(1.4826 × median absolute deviation) beyond the median of the {WINDOW} steps before, in the direction that is "
+    "bad for it. The signal that moved first is named; where none did, success itself."
+)
+
+
+def is_lost(now: float, best: float) -> bool:
+    """Whether success, or another share that should stay up, has fallen too far below its best level."""
+    return now < LOST * best
+
+
+def is_invalid(share: float, best: float) -> bool:
+    """Whether hardly a turn is valid where more were: a policy that never spoke properly has nothing to lose."""
+    return share < INVALID <= best
