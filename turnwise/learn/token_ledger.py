@@ -28,7 +28,8 @@ def write_tokens(path: Path, learner: Learner, batch: TokenBatch) -> None:
          "ratio": [1.1, 1.0], "clipped": [0, 0]}
 
     A row of one update per rollout never scores its batch before that; then the sampler's log-probs stand for `old`.
-    Demonstrations have neither: their lines go without `old`, `ratio` and `clipped`.
+    Demonstrations have neither: their lines, and those of a batch they are part of, go without `old`, `ratio` and
+    `clipped`.
     """
     lines = (json.dumps(plain(row, lambda _: None)).encode() + b"\n" for row in _rows(learner, batch))
     write_whole(path, zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"".join(lines)))
@@ -44,7 +45,7 @@ def _streams(learner: Learner, batch: TokenBatch) -> dict[str, Tensor]:
     assert batch.advantage_T is not None  # the batch was prepared
     new_T = learner.score(batch)
     old_T = batch.mu_T if batch.old_T is None else batch.old_T
-    if old_T is None:
+    if old_T is None or bool(old_T[batch.sampled_T].isnan().any()):  # nobody knows, at least of some tokens
         return {"new": new_T, "advantage": batch.advantage_T}
     ratio_T, clipped_T = token_ratios(learner.row, batch.with_(old_T=old_T), new_T)
     return {"old": old_T, "new": new_T, "advantage": batch.advantage_T, "ratio": ratio_T, "clipped": clipped_T}
