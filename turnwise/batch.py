@@ -63,7 +63,8 @@ class TokenBatch:
     kept_S: Tensor | None = None
     """How many tokens of the whole trajectory count: those sampled, less those that the mismatch weight rejects."""
     mu_T: Tensor | None = None
-    """Log-prob under the sampler, of the distribution that was sampled."""
+    """Log-prob under the sampler, of the distribution that was sampled; NaN for a sampled token whose sampler is
+    unknown, None where that is so of every one."""
     old_T: Tensor | None = None
     """Log-prob under the trainer's weights before the first update on this batch."""
     ref_T: Tensor | None = None

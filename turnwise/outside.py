@@ -6,8 +6,9 @@ the run folder of somebody else only with the user's word (`turnwise.trust`).
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
@@ -66,3 +67,17 @@ def load(place: str) -> Any:
         extend_path()
     module, _, name = place.partition(":")
     return getattr(import_module(module), name)
+
+
+def load_class(place: str, *, key: str, methods: Sequence[str]) -> type[Any]:
+    """The class that `module:Class` names, for the recipe's `key`; ValueError for anything without these methods.
+
+    That is decided without a call, because a recipe may name anything, `os:system` included.
+    """
+    try:
+        found = load(place)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{key}: {place} does not load: {error}; write it as package.module:Class") from error
+    if not inspect.isclass(found) or not all(callable(getattr(found, name, None)) for name in methods):
+        raise ValueError(f"{key}: {place} is not a class with {' and '.join(methods)}, and nothing else is called")
+    return found

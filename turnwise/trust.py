@@ -50,10 +50,11 @@ def is_trusting() -> bool:
 
 def outside_names(choices: Mapping[str, Any]) -> list[str]:
     """The code outside of turnwise that a recipe leads to; files of algorithms count, as they may name more."""
-    env = choices.get("env")
-    env_id = env.get("id") if isinstance(env, Mapping) else env
+    env, source = choices.get("env"), choices.get("source")
+    environment = [env.get("id"), env.get("wrappers")] if isinstance(env, Mapping) else env
+    tasks = source.get("tasks") if isinstance(source, Mapping) else None
     named = [text for text in _texts(choices.get("algorithm")) if is_outside(text) or text.endswith((".yaml", ".yml"))]
-    return [env_id, *named] if isinstance(env_id, str) and is_outside(env_id) else named
+    return [*filter(is_outside, _texts([environment, tasks])), *named]
 
 
 def require_trust(file: Path, layers: Iterable[Mapping[str, Any]]) -> None:

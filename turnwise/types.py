@@ -92,6 +92,8 @@ class Trajectory:
     truncated: bool = False
     """Cut, not finished. A trajectory that is also terminated counts as terminated."""
     task: Any = None
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Arguments that the environment was built with."""
     seed: int | None = None
     seat: str = "agent"
     final_ids: Sequence[int] = ()

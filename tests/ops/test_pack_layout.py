@@ -121,9 +121,13 @@ def test_lengths_must_agree():
         pack(one(Turn(sampled_ids=[1, 2], logprobs=[-0.1])))
 
 
-def test_known_and_unknown_logprobs_do_not_mix():
-    with pytest.raises(ValueError, match=r"turn 1: some turns carry sampler log-probs and some do not; pack .* apart"):
-        pack(one(Turn(sampled_ids=[1], logprobs=[-0.1]), Turn(sampled_ids=[2])))
+def test_the_logprob_of_an_unknown_sampler_is_nan_beside_known_ones_and_none_alone():
+    known, unknown = Turn(sampled_ids=[1], logprobs=[-0.5]), Turn(prompt_ids=[4], sampled_ids=[2, 3])
+    mu_T = pack(one(known, unknown)).mu_T
+    assert mu_T is not None
+    assert mu_T.isnan().tolist() == [False, False, True, True]
+    assert mu_T[:2].tolist() == [-0.5, 0.0]
+    assert pack(one(unknown)).mu_T is None
 
 
 def test_an_empty_turn_has_no_logprobs_to_mix():

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.train.small_runs import step_specs
 from turnwise.algorithm import PRESETS, preset
 from turnwise.cli.common import parse_settings
 from turnwise.envs import Env
@@ -13,7 +14,6 @@ from turnwise.recipe.loading import differences, dump_recipe, load_recipe
 from turnwise.recipe.schema import Recipe
 from turnwise.runs import RunFolder
 from turnwise.runs.disk import write_whole
-from turnwise.sources.played import step_specs
 
 ROOT = Path(__file__).parent.parent.parent
 SHIPPED = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -55,11 +55,14 @@ def test_rates_that_are_not_said_follow_the_model_and_those_that_are_said_stay()
     assert rates(train={"learning_rate": 1e-6}) == (1e-6, 1e-3)
 
 
-def test_an_environment_without_splits_is_judged_on_seeds_that_training_never_uses() -> None:
-    recipe = load_recipe(None, {"env": f"{__name__}:NoSplit", "eval": {"episodes": 4}})
+@pytest.mark.parametrize("seed", [0, 1999, 2000, 2148, 10**12])
+def test_an_environment_without_splits_is_judged_on_seeds_that_training_never_uses(seed: int) -> None:
+    recipe = load_recipe(None, {"env": f"{__name__}:NoSplit", "eval": {"episodes": 10_000}, "seed": seed})
     assert recipe.env.held_out == {}
     trained = {spec.seed for step in range(1, recipe.train.steps + 1) for spec in step_specs(recipe, step)}
-    assert trained.isdisjoint(spec.seed for spec in play_specs(recipe))
+    assert len(trained) == recipe.train.steps * recipe.rollout.episodes
+    assert max(trained) < min(held_out := {spec.seed for spec in play_specs(recipe)})
+    assert max(held_out) < 2**31
     assert load_recipe(None, {"env": "search/geo-1hop"}).env.held_out == {"split": "validation"}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from turnwise.algorithm import AXES, Algorithm
+from turnwise.algorithm import AXES, Algorithm, Part
 from turnwise.recipe.checks import section_of
 from turnwise.recipe.schema import Recipe
 
@@ -35,7 +35,8 @@ def fields(model: type[BaseModel], place: str = "") -> Iterator[tuple[str, str, 
     for name, field in model.model_fields.items():
         section = section_of(field.annotation)
         if section is None or field.default is None:
-            yield place + name, f"`{json.dumps(field.default)}`", texts.get(name)
+            default = field.default.kind if isinstance(field.default, Part) else field.default
+            yield place + name, f"`{json.dumps(default)}`", texts.get(name)
         if section is not None and section is not Algorithm:
             yield from fields(section, f"{place}{name}.")
 

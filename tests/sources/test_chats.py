@@ -198,7 +198,7 @@ def test_a_chat_that_is_nested_without_end_or_too_long_is_named_with_its_line(wr
 
 def test_an_empty_missing_or_unreadable_file_is_one_message(write, tmp_path):
     renderer = renderer_of("chatml")
-    with pytest.raises(ValueError, match=r"chats\.jsonl has no chats; write one to a line, as \{"):
+    with pytest.raises(ValueError, match=r"chats\.jsonl is empty; write one example to a line, as \{"):
         chat_groups(write("", "  "), renderer)
     with pytest.raises(ValueError, match=r"cannot read .*missing\.jsonl \(No such file or directory\); set sft\.chats"):
         chat_groups(tmp_path / "missing.jsonl", renderer)

@@ -16,6 +16,7 @@ from tests.train.small_runs import (
     rows,
     run,
     small_recipe,
+    step_specs,
     timeless,
     trajectories,
 )
@@ -24,8 +25,10 @@ from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.recipe.schema import Recipe
 from turnwise.runs.folder import RunFolder
-from turnwise.sources.played import Played, PlayedAhead, Source, answers_inline, step_specs
+from turnwise.sources.played import Played, answers_inline
+from turnwise.sources.played_ahead import PlayedAhead
 from turnwise.sources.player import Player
+from turnwise.sources.source import Source
 from turnwise.train.state import read_ahead
 from turnwise.train.trainer import Trainer
 

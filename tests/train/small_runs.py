@@ -13,7 +13,9 @@ from rich.console import Console
 from turnwise.console.screen import RunConsole
 from turnwise.recipe.loading import load_recipe
 from turnwise.recipe.schema import Recipe
+from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.runs.ledger import read_groups
+from turnwise.sources.cursor import Cursor, sampling_plan
 from turnwise.train.stages import resume, train
 from turnwise.types import Group, Trajectory
 
@@ -36,6 +38,12 @@ def small_recipe(changes: Mapping[str, Any] | None = None) -> Recipe:
         mergeable = isinstance(value, Mapping) and isinstance(chosen.get(key), Mapping)
         chosen[key] = {**chosen[key], **value} if mergeable else value
     return load_recipe(None, chosen)
+
+
+def step_specs(recipe: Recipe, step: int) -> list[EpisodeSpec]:
+    """The episodes of a step, as long as nothing has been measured."""
+    cursor, size = Cursor(recipe), sampling_plan(recipe.algorithm).tries
+    return [spec for task in cursor.draw(step) for spec in tries(task, size)]
 
 
 class Screen(RunConsole):

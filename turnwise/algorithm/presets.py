@@ -63,7 +63,7 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
     "dapo": (
         "Clip-higher, dynamic sampling, token mean, soft overlong punishment",
         {
-            "sampling": {"kind": "group", "size": 16},
+            "sampling": {"kind": "group", "size": 16, "refill": 4},
             "filters": _ZERO_VARIANCE,
             "reward": ["overlong"],
             "advantage": "group-mean",

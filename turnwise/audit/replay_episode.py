@@ -101,7 +101,7 @@ def _seats_of(played: list[Trajectory], episode: str) -> dict[str, Trajectory]:
 def _play(recipe: Recipe, seats: Mapping[str, Trajectory]) -> dict[str, Trajectory]:
     one = next(iter(seats.values()))
     assert one.seed is not None
-    spec = EpisodeSpec(env=recipe.env.id, kwargs=recipe.env.kwargs, seed=one.seed, task=one.task)
+    spec = EpisodeSpec.of(recipe.env.source(one.kwargs), seed=one.seed, task=one.task)
     agent = FunctionAgent(lambda view: _recorded_action(seats[view.seat], view))
     limits = Limits(max_turns=recipe.rollout.max_turns, step_seconds=recipe.rollout.step_seconds)
     return {trajectory.seat: trajectory for trajectory in finish(_run(spec, agent, limits, recipe.seed))}

@@ -24,6 +24,10 @@ EnvName = Annotated[
 Settings = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Arguments of the environment: split=test hops=2")
 ]
+Wraps = Annotated[
+    list[str] | None,
+    typer.Option("--wrap", help="A wrapper, such as history or '{kind: turn-limit, max_turns: 8}'; repeatable."),
+]
 
 
 def envs(
@@ -67,12 +71,14 @@ def check_env_command(
     settings: Settings = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 5,
     deadline: Annotated[float, typer.Option(min=0.01, help="Seconds that one reset or step may take.")] = 10.0,
+    wrap: Wraps = None,
 ) -> None:
     """Examine an environment; exit code 1 when it has defects."""
     from turnwise.envs.check import check_env
 
     with one_message():
-        report = check_env(env, kwargs=parse_settings(settings), seeds=seeds, deadline=deadline)
+        wrappers, kwargs = _wrappers(wrap), parse_settings(settings)
+        report = check_env(env, kwargs=kwargs, wrappers=wrappers, seeds=seeds, deadline=deadline)
     console().print(findings_table(report.findings))
     console().print(Text(report.conclusion))
     raise typer.Exit(0 if report.ok else 1)
@@ -82,12 +88,19 @@ def play(
     env: EnvName,
     settings: Settings = None,
     seed: Annotated[int, typer.Option(help="Which episode to play.")] = 0,
+    wrap: Wraps = None,
 ) -> None:
     """Play an environment in the terminal, one line per turn. Ctrl-D ends the game."""
     from turnwise.envs.play import play_in_terminal
 
     with one_message():
-        play_in_terminal(env, parse_settings(settings), seed=seed)
+        play_in_terminal(env, parse_settings(settings), seed=seed, wrappers=_wrappers(wrap))
+
+
+def _wrappers(wrap: list[str] | None) -> list[dict[str, Any]]:
+    from turnwise.envs.wrappers.named import read_choice
+
+    return [read_choice(parse_settings([f"wrap={choice}"])["wrap"]) for choice in wrap or []]
 
 
 def algorithms() -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from turnwise.envs.check_play import Outcome, OutOfTimeError, Patient, Verdict
 from turnwise.envs.faults import EpisodeError
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Workers
+from turnwise.envs.wrappers.named import Choice, check_wrappers
 from turnwise.waiting import finish
 from turnwise.words import counted
 
@@ -63,6 +64,7 @@ def check_env(
     env: str | Callable[..., Env],
     *,
     kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[Choice] = (),
     seeds: int = 5,
     turns: int = 30,
     deadline: float = 10.0,
@@ -76,7 +78,8 @@ def check_env(
     """
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1, got {seeds}")
-    source = EnvSource(env=env, kwargs=kwargs or {})
+    source = EnvSource(env=env, kwargs=kwargs or {}, wrappers=wrappers)
+    check_wrappers(wrappers)
     _ = source.spec  # an unknown id raises before anything is played
     with check_probes.keep_global_generators():
         return finish(_examine(source, seeds, turns, deadline, seconds, progress))

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from importlib import import_module
@@ -18,17 +18,18 @@ from turnwise.cache import cache_folder
 from turnwise.envs.base import Env
 from turnwise.envs.check import Report
 from turnwise.envs.registry import find
+from turnwise.envs.wrappers.named import Choice, find_wrapper
 
 
-def was_sound(env_id: str, kwargs: Mapping[str, Any]) -> bool:
-    """Whether this environment, with these arguments and this code, was found fit before."""
-    file = _file(env_id, kwargs)
+def was_sound(env_id: str, kwargs: Mapping[str, Any], wrappers: Sequence[Choice] = ()) -> bool:
+    """Whether this environment, with these arguments, wrappers and this code, was found fit before."""
+    file = _file(env_id, kwargs, wrappers)
     return file is not None and file.is_file()
 
 
-def remember(report: Report, kwargs: Mapping[str, Any]) -> None:
+def remember(report: Report, kwargs: Mapping[str, Any], wrappers: Sequence[Choice] = ()) -> None:
     """Keep a report without defects; a cache that cannot be written is no reason to stop."""
-    file = _file(report.env, kwargs)
+    file = _file(report.env, kwargs, wrappers)
     if file is None or not report.ok:
         return
     with suppress(OSError):
@@ -38,15 +39,16 @@ def remember(report: Report, kwargs: Mapping[str, Any]) -> None:
         draft.replace(file)
 
 
-def _file(env_id: str, kwargs: Mapping[str, Any]) -> Path | None:
+def _file(env_id: str, kwargs: Mapping[str, Any], wrappers: Sequence[Choice]) -> Path | None:
     """Named after all that decides the findings; None where the code cannot be read, as in a notebook."""
     code = hashlib.sha256()
-    for module in sorted({*_modules(find(env_id)[0].entry_point)}):
+    around = (find_wrapper(choice["kind"]).__module__ for choice in wrappers)
+    for module in sorted({*_modules(find(env_id)[0].entry_point), *around}):
         path = getattr(sys.modules.get(module), "__file__", None)
         if path is None or not Path(path).is_file():
             return None
         code.update(Path(path).read_bytes())
-    key = json.dumps([__version__, env_id, sorted(kwargs.items()), code.hexdigest()], default=repr)
+    key = json.dumps([__version__, env_id, sorted(kwargs.items()), code.hexdigest(), *wrappers], default=repr)
     return cache_folder() / "env-doctor" / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +10,7 @@ from turnwise.envs.base import Env, Info, won
 from turnwise.envs.faults import EpisodeError
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host, Workers
+from turnwise.envs.wrappers.named import Choice, check_wrappers
 from turnwise.untrusted import printable
 from turnwise.waiting import LoopRunner
 
@@ -22,6 +23,7 @@ def play_in_terminal(
     kwargs: Mapping[str, Any],
     *,
     seed: int,
+    wrappers: Sequence[Choice] = (),
     read: Callable[[str], str] = input,
     write: Callable[[str], None] = print,
 ) -> None:
@@ -29,7 +31,8 @@ def play_in_terminal(
 
     What the environment says is shown with everything escaped that could steer a terminal.
     """
-    source = EnvSource(env=env, kwargs=kwargs)
+    source = EnvSource(env=env, kwargs=kwargs, wrappers=wrappers)
+    check_wrappers(wrappers)
     _ = source.spec  # an unknown id raises before anything starts
     with LoopRunner() as runner:
         host: Host | None = None

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import isawaitable
@@ -28,6 +28,7 @@ from turnwise.envs.base import Env
 from turnwise.envs.faults import EpisodeError, fault_of
 from turnwise.envs.foreign import adapted
 from turnwise.envs.registry import EnvSpec, add, check, check_arguments, find, make
+from turnwise.envs.wrappers.named import Choice, check_wrappers, wrap
 
 _STOP = b""
 _STOP_SECONDS = 1.0
@@ -40,6 +41,8 @@ class EnvSource:
 
     env: str | Callable[..., Env]
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    wrappers: Sequence[Choice] = ()
+    """What is put around it, from the inside out: `({"kind": "turn-limit", "max_turns": 8},)`."""
 
     @property
     def name(self) -> str:
@@ -52,7 +55,8 @@ class EnvSource:
         return find(self.env)[0] if isinstance(self.env, str) else None
 
     def check(self) -> None:
-        """Raise ValueError for an unknown id and for arguments that do not fit; builds nothing."""
+        """Raise ValueError for an unknown id or wrapper and for arguments that do not fit; builds nothing."""
+        check_wrappers(self.wrappers)
         if isinstance(self.env, str):
             check(self.env, self.kwargs)
         else:
@@ -60,7 +64,8 @@ class EnvSource:
 
     def build(self) -> Env:
         """A new instance."""
-        return make(self.env, **self.kwargs) if isinstance(self.env, str) else adapted(self.env(**self.kwargs))
+        env = make(self.env, **self.kwargs) if isinstance(self.env, str) else adapted(self.env(**self.kwargs))
+        return wrap(env, self.wrappers)
 
 
 class WorkerProcess:

@@ -260,12 +260,13 @@ class Workers:
 
         The others wait for it, so that what instances share (an index, a word list) is loaded once, not once each.
         """
-        async with self._probes.setdefault(source.env, asyncio.Lock()):
-            if source.env not in self._places:
+        name = (source.env, repr(source.wrappers))
+        async with self._probes.setdefault(name, asyncio.Lock()):
+            if name not in self._places:
                 # Should the probe fail, the episodes still try by themselves: in threads, each with its own deadline.
-                self._places[source.env] = "thread"
-                self._places[source.env] = await self._probe(source, deadline)
-        return self._places[source.env]
+                self._places[name] = "thread"
+                self._places[name] = await self._probe(source, deadline)
+        return self._places[name]
 
     async def _probe(self, source: EnvSource, deadline: float) -> Execution:
         host = await self._host("thread")

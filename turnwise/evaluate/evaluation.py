@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
 from statistics import fmean
@@ -12,16 +12,14 @@ import numpy as np
 
 from turnwise.envs.base import Env
 from turnwise.envs.faults import FAULTS
-from turnwise.envs.registry import make
+from turnwise.envs.process import EnvSource
 from turnwise.evaluate.statistics import mean_interval, pass_at_k, wilson_interval
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec, tries
+from turnwise.sources.seeds import HELD_OUT
 from turnwise.train.rollout_metrics import find_errors
 from turnwise.types import Group, Trajectory
 from turnwise.words import counted
-
-_UNSEEN = 2_000_000_000
-"""Where an environment has no split to hold out, its seeds from here on are: training never comes so far."""
 
 
 class Plays(Protocol):
@@ -40,11 +38,11 @@ def play_specs(recipe: Recipe) -> list[EpisodeSpec]:
     """
     if not recipe.eval.episodes:
         return []
-    kwargs = {**recipe.env.kwargs, **recipe.env.held_out}
-    first = 0 if recipe.env.held_out else _UNSEEN
+    source = recipe.env.source(recipe.env.held_out)
+    first = 0 if recipe.env.held_out else HELD_OUT.start
     specs = [
-        EpisodeSpec(env=recipe.env.id, kwargs=kwargs, seed=seed, task=task)
-        for seed, task in enumerate(_choose_tasks(recipe.env.id, kwargs, recipe.eval.episodes), start=first)
+        EpisodeSpec.of(source, seed=seed, task=task)
+        for seed, task in enumerate(_choose_tasks(source, recipe.eval.episodes), start=first)
     ]
     return [spec for task in specs for spec in tries(task, recipe.eval.tries)]
 
@@ -60,9 +58,9 @@ def fewer_tasks(recipe: Recipe, specs: Sequence[EpisodeSpec]) -> str:
     )
 
 
-def _choose_tasks(env_id: str, kwargs: Mapping[str, Any], count: int) -> list[Any]:
+def _choose_tasks(source: EnvSource, count: int) -> list[Any]:
     """Different tasks, at most `count`; None for each where the seed alone decides the task."""
-    env = make(env_id, **kwargs)
+    env = source.build()
     try:
         tasks = env.list_tasks() if isinstance(env, Env) else None
     finally:

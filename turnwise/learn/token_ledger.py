@@ -29,7 +29,8 @@ def write_tokens(path: Path, learner: Learner, batch: TokenBatch) -> None:
 
     `spans` are where the sampled tokens are among all tokens of the trajectory, `ids` which ones they are.
     A row of one update per rollout never scores its batch before that; then a line has the sampler's `mu` and no `old`,
-    and its ratios are against `mu`. Demonstrations have neither: their lines go without `ratio` and `clipped` too.
+    and its ratios are against `mu`. Demonstrations have neither: their lines, and those of a batch they are part of, go without
+    `ratio` and `clipped` too.
     """
     lines = (json.dumps(plain(row, lambda _: None)).encode() + b"\n" for row in _rows(learner, batch))
     write_whole(path, zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"".join(lines)))
@@ -59,7 +60,7 @@ def _streams(learner: Learner, batch: TokenBatch) -> dict[str, Tensor]:
     if batch.advantage_T is not None:
         always["advantage"] = batch.advantage_T
     name, before_T = ("mu", batch.mu_T) if batch.old_T is None else ("old", batch.old_T)
-    if before_T is None:
+    if before_T is None or bool(before_T[batch.sampled_T].isnan().any()):  # nobody knows, at least of some tokens
         return always
     ratio_T, clipped_T = token_ratios(learner.row, batch.with_(old_T=before_T), always["new"])
     return {name: before_T, **always, "ratio": ratio_T, "clipped": clipped_T}

@@ -1,9 +1,12 @@
-"""Which tasks to try and how often. A plan only says it; the scheduler does it."""
+"""How often to try a task, and what to do when the tries say little. A plan only says it; the source does it."""
 
 from dataclasses import dataclass
 
 from turnwise.ops.facts import Trait, declares
-from turnwise.ops.parameters import Count, GroupSize
+from turnwise.ops.parameters import Count, Discount, GroupSize
+
+_HARD = 0.25
+"""Success up to which a task counts as hard where nothing else is said."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -11,6 +14,12 @@ class SamplingPlan:
     """How many tries each task gets."""
 
     tries: int
+    refill: int = 0
+    """Rounds in which further tasks replace those that the filters leave nothing of."""
+    second: int = 0
+    """Further tries at hard tasks, in the same step and group."""
+    hard: float = _HARD
+    """The share of successes up to which a task is hard."""
 
 
 def plain(*, tries: Count = 1) -> SamplingPlan:
@@ -22,12 +31,25 @@ def plain(*, tries: Count = 1) -> SamplingPlan:
 
 
 @declares(Trait.MAKES_GROUPS)
-def group(*, size: GroupSize = 8) -> SamplingPlan:
+def group(
+    *,
+    size: GroupSize = 8,
+    refill: Count | None = None,
+    second: Count | None = None,
+    hard: Discount | None = None,
+) -> SamplingPlan:
     """Several tries at each task, to be compared with each other.
 
     y_1 … y_n ~ μ( · | x),   n = size
+    refill: further tasks x until the filters leave a full batch, in at most so many rounds
+    second: so many further tries at a hard task
+    hard: up to this share of successes in the first n tries
+
+    DAPO (2503.14476) refills, which it calls dynamic sampling: a round plays as many tasks as groups are missing, so
+    the batch is full or the rounds are over. DARS (2508.13755) gives hard tasks a second helping.
     """
-    return SamplingPlan(tries=size)
+    share = _HARD if hard is None else hard
+    return SamplingPlan(tries=size, refill=refill or 0, second=second or 0, hard=share)
 
 
 SAMPLING = {"plain": plain, "group": group}

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from turnwise.algorithm import Algorithm, Part, resolve
 from turnwise.algorithm.parts import function_of
 from turnwise.envs.registry import check, find
+from turnwise.envs.wrappers.named import check_wrappers
 from turnwise.outside import is_unread
 from turnwise.recipe.layers import Layer
 from turnwise.recipe.schema import EnvChoice, Recipe
@@ -42,11 +43,13 @@ def check_env_name(env_id: str) -> None:
 
 def check_together(recipe: Recipe) -> None:
     """What only several keys together can get wrong, and needs no model to see."""
-    from turnwise.guard.guard import Guard  # here, because it imports torch
+    from turnwise.guard.guard import Guard  # here, because they import torch
+    from turnwise.sources.checking import check_source
 
     resolve(recipe.algorithm)
     Guard(recipe.guard)  # it knows its signals
     _check_groups(recipe)
+    check_source(recipe)
     _check_env(recipe.env, evaluated=recipe.eval.episodes > 0)
 
 
@@ -158,6 +161,10 @@ def _check_groups(recipe: Recipe) -> None:
 
 
 def _check_env(env: EnvChoice, *, evaluated: bool) -> None:
+    try:
+        check_wrappers(env.wrappers)
+    except ValueError as error:
+        raise ValueError(f"env.wrappers: {error}") from None
     try:
         find(env.id)
     except ValueError:  # of the user's own

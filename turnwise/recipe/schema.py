@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from turnwise.algorithm import Algorithm
+from turnwise.algorithm import Algorithm, Part
+from turnwise.envs.process import EnvSource
+from turnwise.envs.wrappers.named import read_choice
 
 Mode = Literal["off", "warn", "act"]
 Stage = Literal["imitation", "reinforcement", "preference"]
@@ -58,6 +60,9 @@ class EnvChoice(Settings):
     """One of `turnwise envs`, or module:Class."""
     kwargs: dict[str, Any] = {}
     """Arguments of the environment."""
+    wrappers: tuple[dict[str, Any], ...] = ()
+    """What is put around it, from the inside out: history, turn-limit, token-budget, time-limit, statistics, tools, or
+    module:Class, each alone or as a mapping with options such as {kind: turn-limit, max_turns: 8}."""
     held_out: dict[str, Any] = {"split": "validation"}
     """Arguments that evaluation changes, so that it plays tasks which are in no training step. An environment without
     an argument `split` has none to hold out: then seeds are, which training never uses."""
@@ -68,6 +73,15 @@ class EnvChoice(Settings):
     @classmethod
     def _short(cls, value: Any) -> Any:
         return {"id": value} if isinstance(value, str) else value
+
+    @field_validator("wrappers", mode="before")
+    @classmethod
+    def _in_full(cls, value: Any) -> Any:
+        return [read_choice(choice) for choice in value] if isinstance(value, list | tuple) else value
+
+    def source(self, changes: Mapping[str, Any] | None = None) -> EnvSource:
+        """How to build it, with some arguments changed."""
+        return EnvSource(env=self.id, kwargs={**self.kwargs, **(changes or {})}, wrappers=self.wrappers)
 
 
 class Rollout(Settings):
@@ -127,6 +141,49 @@ class Sft(Settings):
     learning_rate: float = Field(default=1e-4, gt=0)
     warmup: int = Field(default=5, ge=0)
     schedule: Schedule = "cosine"
+
+
+class Ingredient(Settings):
+    """One of several sources of a step. In YAML `played` is short for `{kind: played}`."""
+
+    kind: Literal["played", "demonstrations", "chats", "preferences", "text"]
+    path: str | None = None
+    count: int | None = Field(default=None, ge=1)
+    weight: float = Field(default=1.0, gt=0)
+    limit: int | None = Field(default=None, ge=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @property
+    def plays(self) -> bool:
+        """Whether it is what the policy plays."""
+        return self.kind == "played"
+
+    @model_validator(mode="after")
+    def _has_its_file(self) -> Ingredient:
+        is_file = not self.plays and self.kind != "demonstrations"
+        if is_file and self.path is None:
+            raise ValueError(f"{self.kind} are read from a file; give its path")
+        if not is_file and self.path is not None:
+            raise ValueError(f"{self.kind} is not a file; remove the path")
+        return self
+
+
+class SourceChoice(Settings):
+    """Where a step's groups come from. Empty: the policy plays one new task after the other."""
+
+    tasks: Part = Part(kind="uniform")
+    """Which tasks the policy plays: uniform, curriculum (stages), difficulty (those near 50 % success), or a sampler of
+    your own as package.module:Class."""
+    expert: int = Field(default=0, ge=0)
+    """Episodes of the environment's expert that join each group; the log-probs of its tokens are unknown."""
+    mix: tuple[Ingredient, ...] = ()
+    """Several sources in one step: a list of played, demonstrations and files (chats, preferences, text), each with
+    kind, path, limit (lines or episodes that are read), and count (groups of a step) or weight (its share of the
+    rest)."""
 
 
 class Evaluate(Settings):
@@ -202,6 +259,7 @@ class Recipe(Settings):
     rollout: Rollout = Rollout()
     train: Train = Train()
     sft: Sft | None = None
+    source: SourceChoice = SourceChoice()
     eval: Evaluate = Evaluate()
     guard: GuardChoice = GuardChoice()
     checkpoint: Checkpoint = Checkpoint()

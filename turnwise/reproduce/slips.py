@@ -8,7 +8,6 @@ from random import Random
 from typing import Literal
 
 from turnwise.envs.base import Env
-from turnwise.envs.registry import make
 from turnwise.envs.tasks.lookup import ANSWER, GET, SYMBOLS
 from turnwise.recipe.schema import EnvChoice
 from turnwise.runs.disk import write_whole
@@ -25,7 +24,7 @@ def write_slips(path: Path, env: EnvChoice, *, count: int, share: float, seed: i
     Unlike what `sft` makes of an expert by itself, episodes that fail are kept: their success is the start's ceiling.
     """
     rng = Random(f"slips:{seed}")
-    played = make(env.id, **env.kwargs)
+    played = env.source().build()
     chats = [_play(played, rng, share, slip) for _ in range(count)]
     write_whole(path, "".join(json.dumps({"messages": chat}) + "\n" for chat in chats).encode())
 

@@ -7,7 +7,7 @@ import hashlib
 import random
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ from turnwise.envs.base import ONE_SEAT, Env, Info
 from turnwise.envs.faults import FAULTS, EpisodeError, fault_of, is_cancellation
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host
+from turnwise.envs.wrappers.named import Choice
 from turnwise.rollout.agents import Action, Agent, View
 from turnwise.types import StopReason, Trajectory, Turn
 
@@ -28,17 +29,25 @@ class EpisodeSpec:
 
     env: str | Callable[..., Env]
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    wrappers: Sequence[Choice] = ()
+    """What is put around the environment, from the inside out."""
     seed: int = 0
     task: Any = None
     group: str = ""
-    """Empty: named after the environment and the seed, and after `kwargs` and `task` where there are any."""
+    """Empty: named after the environment and the seed, and after `kwargs`, `task` and `wrappers` if there are any."""
     index: int = 0
     """Which try at the task this is."""
+
+    @classmethod
+    def of(cls, source: EnvSource, *, seed: int, task: Any = None, group: str = "") -> EpisodeSpec:
+        """An episode in the environment that `source` builds."""
+        env, kwargs, wrappers = source.env, source.kwargs, source.wrappers
+        return cls(env=env, kwargs=kwargs, wrappers=wrappers, seed=seed, task=task, group=group)
 
     @property
     def source(self) -> EnvSource:
         """How to build the environment."""
-        return EnvSource(env=self.env, kwargs=self.kwargs)
+        return EnvSource(env=self.env, kwargs=self.kwargs, wrappers=self.wrappers)
 
     @property
     def group_id(self) -> str:
@@ -47,9 +56,10 @@ class EpisodeSpec:
 
     @property
     def _digest(self) -> str:
-        if not self.kwargs and self.task is None:
+        decisive = (sorted(self.kwargs.items()), self.task, *map(dict, self.wrappers))
+        if decisive == ([], None):
             return ""
-        text = re.sub(r" at 0x[0-9a-f]+", "", repr((sorted(self.kwargs.items()), self.task)))  # addresses change
+        text = re.sub(r" at 0x[0-9a-f]+", "", repr(decisive))  # addresses change
         return f"#{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
@@ -260,6 +270,7 @@ class Episode:
             terminated=self._terminated,
             truncated=self._truncated,
             task=self._spec.task,
+            kwargs=self._spec.kwargs,
             seed=self._spec.seed,
             seat=name,
             final_observation=seat.final_observation,

@@ -26,6 +26,7 @@ def pack(groups: Iterable[Group], *, dtype: torch.dtype = torch.float32) -> Toke
     - A turn with `restarts` opens a new sequence of the same trajectory; credit still flows across.
     - Groups have ids of their own: two with one id would be compared apart.
     - A trajectory that is both terminated and truncated counts as terminated: nothing follows it.
+    - `mu_T` is NaN where the sampler is unknown, as in an expert's turn, unassigned if that is so of every turn.
     - `bootstrap_S` is NaN where a truncated trajectory waits for the critic's value, unassigned if all of them do.
     """
     columns, ids = _Columns(), set[str]()
@@ -58,7 +59,8 @@ class _Columns:
     turn: list[int] = field(default_factory=list[int])
     source: list[int] = field(default_factory=list[int])
     mu: list[float] = field(default_factory=list[float])
-    mu_known: set[bool] = field(default_factory=set[bool])
+    mu_known: bool = False
+    """Whether any turn says how likely its sampler found it."""
     reward: list[float] = field(default_factory=list[float])
     turn_sequence: list[int] = field(default_factory=list[int])
     turn_index: list[int] = field(default_factory=list[int])
@@ -102,7 +104,7 @@ def _add_trajectory(columns: _Columns, trajectory: Trajectory, group: int) -> No
     if not trajectory.turns:
         _open_sequence(columns, trajectory, group)
     _check_ids(f"trajectory {trajectory.id!r}, final_ids", trajectory.final_ids)
-    _append(columns, trajectory.final_ids, turn=-1, logprobs=None)
+    _append(columns, trajectory.final_ids, turn=-1)
 
 
 def _open_sequence(columns: _Columns, trajectory: Trajectory, group: int) -> None:
@@ -128,7 +130,7 @@ def _add_turn(columns: _Columns, turn: Turn, index: int, group: int) -> None:
     columns.turn_index.append(index)
     columns.version.append(turn.policy_version)
     columns.anchor.append(_anchor(columns, group, turn.state_key))
-    _append(columns, turn.prompt_ids, turn=-1, logprobs=None)
+    _append(columns, turn.prompt_ids, turn=-1)
     _append(columns, turn.sampled_ids, turn=len(columns.turn_sequence) - 1, logprobs=turn.logprobs)
 
 
@@ -138,14 +140,14 @@ def _anchor(columns: _Columns, group: int, state_key: str | None) -> int:
     return columns.anchors.setdefault((group, state_key), len(columns.anchors))
 
 
-def _append(columns: _Columns, ids: Sequence[int], *, turn: int, logprobs: Sequence[float] | None) -> None:
+def _append(columns: _Columns, ids: Sequence[int], *, turn: int, logprobs: Sequence[float] | None = None) -> None:
     count, done = len(ids), columns.length[-1]
     columns.ids.extend(ids)
     columns.position.extend(range(done, done + count))
     columns.sequence.extend([len(columns.length) - 1] * count)
     columns.turn.extend([turn] * count)
     columns.source.extend([POLICY if turn >= 0 else ENVIRONMENT] * count)
-    columns.mu.extend([0.0] * count if logprobs is None else logprobs)
+    columns.mu.extend([0.0 if turn < 0 else math.nan] * count if logprobs is None else logprobs)
     columns.reward.extend([0.0] * count)
     columns.length[-1] += count
 
@@ -180,13 +182,9 @@ def _is_id(token: Any) -> bool:
 
 
 def _check_logprobs(columns: _Columns, turn: Turn, where: str) -> None:
-    if not len(turn.sampled_ids):
+    if not len(turn.sampled_ids) or turn.logprobs is None:
         return
-    columns.mu_known.add(turn.logprobs is not None)
-    if len(columns.mu_known) > 1:
-        raise ValueError(f"{where}: some turns carry sampler log-probs and some do not; pack the two kinds apart")
-    if turn.logprobs is None:
-        return
+    columns.mu_known = True
     if len(turn.logprobs) != len(turn.sampled_ids):
         raise ValueError(f"{where}: {len(turn.sampled_ids)} sampled ids but {len(turn.logprobs)} log-probs")
     if all(map(math.isfinite, turn.logprobs)) and max(turn.logprobs) <= _ROUNDING:
@@ -221,7 +219,7 @@ def _to_batch(columns: _Columns, dtype: torch.dtype) -> TokenBatch:
         bootstrap_S=None if waiting else torch.tensor(bootstrap, dtype=dtype),
         turns_S=integers(columns.turns),
         kept_S=integers(columns.kept),
-        mu_T=torch.tensor(columns.mu, dtype=dtype) if columns.mu_known == {True} else None,
+        mu_T=torch.tensor(columns.mu, dtype=dtype) if columns.mu_known else None,
         trajectory_names=tuple(columns.trajectory_names),
         group_names=tuple(columns.group_names),
         seat_names=tuple(columns.seat_names),

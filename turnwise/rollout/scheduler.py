@@ -144,7 +144,7 @@ class Scheduler:
 
     async def _check(self, source: EnvSource) -> None:
         """Unknown ids and arguments are the caller's mistake, not an episode's: they raise here."""
-        known = (source.env, *sorted(source.kwargs))
+        known = (source.env, *sorted(source.kwargs), repr(source.wrappers))
         if known not in self._checked:
             await asyncio.to_thread(source.check)  # it may import a package
             self._checked.add(known)

@@ -59,7 +59,8 @@ def _columns(trajectory: Trajectory) -> dict[str, Any]:
     row = _fields(trajectory)
     row["turns"] = [_fields(turn) for turn in trajectory.turns]
     row["task"] = _loose(trajectory.task)
-    row["info"] = {_key(key): _loose(value) for key, value in trajectory.info.items()}
+    for name in ("kwargs", "info"):
+        row[name] = {_key(key): _loose(value) for key, value in getattr(trajectory, name).items()}
     return row
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,12 @@ from jinja2 import TemplateError
 
 from turnwise.policy.rendering import Conversation, Renderer
 from turnwise.sources.chat_messages import ChatMessage, check_results, read_message
-from turnwise.sources.demonstrations import end_turn, longest_sequence, spell
+from turnwise.sources.demonstrations import end_turn, spell
+from turnwise.sources.lines import read_groups_of
 from turnwise.tools.formats import write_call
 from turnwise.types import Group, StopReason, Trajectory, Turn
-from turnwise.untrusted import parse_shallow
-from turnwise.words import counted
 
 _FORM = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
-_SHOWN = 10
-"""Bad lines that one error lists."""
 
 
 def chat_groups(
@@ -32,55 +28,41 @@ def chat_groups(
     A chat's own system message takes the place of the renderer's. Where the template rewrites the history, a chat
     becomes several sequences. All bad lines are told at once, those with more than `room` tokens among them.
     """
-    groups, problems = list[Group](), list[str]()
-    for number, line in _lines(Path(path)):
-        if limit is not None and len(groups) == limit:
-            break
-        try:
-            messages, tools = _chat(line)
-            turns = _turns(messages, renderer.showing(tools) if tools else renderer)
-            _require_fits(turns, room)
-        except (ValueError, TemplateError) as error:
-            problems.append(f"{path}, line {number}: {_fixable(error)}")
-        else:
-            groups.append(_group(f"{Path(path).name}:{number}", turns))
-    if problems:
-        more = [f"and {counted(len(problems) - _SHOWN, 'more bad line')}"] if len(problems) > _SHOWN else []
-        raise ValueError("\n".join([*problems[:_SHOWN], *more]))
-    if not groups:
-        raise ValueError(f"{path} has no chats; write one to a line, as {_FORM}")
-    return groups
+
+    def read(row: Any) -> list[Trajectory]:
+        messages = read_messages(row.get("messages") if isinstance(row, dict) else None)
+        return [finished(turns_of(messages, shown_tools(row, renderer)))]
+
+    return read_groups_of(path, read, form=_FORM, key="sft.chats", limit=limit, room=room)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines that are not blank."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8") from error
-    except OSError as error:
-        raise ValueError(f"cannot read {path} ({error.strerror}); set sft.chats to a JSONL file of chats") from error
-    # Not splitlines: a JSON string may contain line separators of Unicode.
-    return ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
-
-
-def _chat(line: str) -> tuple[list[ChatMessage], list[dict[str, Any]]]:
-    """The messages and tools of one line; raises ValueError with the fix."""
-    chat = parse_shallow(json.loads, line)
-    rows = chat.get("messages") if isinstance(chat, dict) else None
+def read_messages(rows: Any) -> list[ChatMessage]:
+    """A checked list of messages; raises ValueError with the fix."""
     if not isinstance(rows, list) or not rows:
         raise ValueError(f"there is no list of messages; write {_FORM}")
-    if chat.get("functions"):
+    messages = [read_message(place, row) for place, row in enumerate(rows)]
+    _check_order([message.role for message in messages])
+    check_results(messages)
+    return messages
+
+
+def shown_tools(row: dict[str, Any], renderer: Renderer) -> Renderer:
+    """The renderer with the tools of a line, if it has some."""
+    if row.get("functions"):
         raise ValueError("'functions' is not read; write them as tools")
-    tools = chat.get("tools") or []
+    tools = row.get("tools") or []
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise ValueError(
             'tools is not a list of objects; write [{"type": "function", "function": {...}}], or remove it'
         )
-    messages = [read_message(place, row) for place, row in enumerate(rows)]
-    _check_order([message.role for message in messages])
-    check_results(messages)
-    return messages, tools
+    return renderer.showing(tools) if tools else renderer
+
+
+def finished(turns: list[Turn], *, reward: float | None = None) -> Trajectory:
+    """What was said as a whole episode; a reward belongs to its last turn."""
+    if reward is not None:
+        turns[-1].reward = reward
+    return Trajectory(id="", turns=turns, stop=StopReason.DONE, terminated=True)
 
 
 def _check_order(roles: list[str]) -> None:
@@ -99,15 +81,21 @@ def _check_order(roles: list[str]) -> None:
             raise ValueError(f"message {place} of the assistant comes first; put a message of the user before it")
 
 
-def _turns(messages: list[ChatMessage], renderer: Renderer) -> list[Turn]:
-    """One turn for each message of the assistant; what comes after the last of them is left out."""
+def turns_of(messages: list[ChatMessage], renderer: Renderer, *, context: int = 0) -> list[Turn]:
+    """One turn for each message of the assistant after the first `context` messages, which are only read.
+
+    What comes after the last of them is left out.
+    """
     conversation, turns = renderer.open(), list[Turn]()
     if messages[0].role == "system":
         conversation.messages = [_shielded(messages[0], renderer)]
     waiting = list[ChatMessage]()
-    for message in messages:
+    for place, message in enumerate(messages):
         if message.role in ("user", "tool"):
             waiting.append(message)
+        elif message.role == "assistant" and place < context:
+            conversation.messages += [_shielded(one, renderer) for one in (*waiting, message)]
+            waiting.clear()
         elif message.role == "assistant":
             *earlier, last = waiting
             conversation.messages += [_shielded(one, renderer) for one in earlier]
@@ -173,12 +161,6 @@ def _written_by_template(conversation: Conversation, reply: dict[str, Any]) -> s
     return written if all(word in written for word in words) else ""
 
 
-def _require_fits(turns: list[Turn], room: int | None) -> None:
-    longest = longest_sequence(turns)
-    if room is not None and longest > room:
-        raise ValueError(f"it has {longest} tokens but the model has room for {room}; shorten it or remove it")
-
-
 def _observing_as(role: str, renderer: Renderer) -> Renderer:
     """The same renderer for observations in another role; statistics stay common."""
     other = copy.copy(renderer)
@@ -186,17 +168,7 @@ def _observing_as(role: str, renderer: Renderer) -> Renderer:
     return other
 
 
-def _shielded(message: ChatMessage, renderer: Renderer) -> dict[str, str]:
+def _shielded(message: ChatMessage, renderer: Renderer) -> dict[str, Any]:
+    if message.calls:
+        return renderer.shield_all(_reply(message, arguments_as_text=False))
     return {"role": message.role, "content": renderer.shield(message.content), **renderer.shield_all(message.fields)}
-
-
-def _group(name: str, turns: list[Turn]) -> Group:
-    return Group(id=name, trajectories=[Trajectory(id=name, turns=turns, stop=StopReason.DONE, terminated=True)])
-
-
-def _fixable(error: ValueError | TemplateError) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"no JSON ({error.msg} at column {error.colno}); write {_FORM}"
-    if isinstance(error, TemplateError):
-        return f"the chat template refuses it ({error}); leave that role out, or set model.template"
-    return str(error)

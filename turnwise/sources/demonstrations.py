@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from turnwise.envs.faults import close_quietly
-from turnwise.envs.process import EnvSource
 from turnwise.policy.rendering import Conversation, Renderer
 from turnwise.recipe.schema import EnvChoice
 from turnwise.rollout.agents import OracleAgent
@@ -35,7 +34,7 @@ def expert_groups(
     `count` episodes are played, so fewer come out where some fail; `note` is told how many did. One that is longer
     than `room` tokens is refused.
     """
-    _require_expert(env)
+    require_expert(env, fix="give sft.chats a JSONL file of chats, or leave sft out")
     specs = _specs(env, count=count, seed=seed)
     played, stats = finish(_play(specs, max_turns=max_turns, seed=seed))
     kept = [group for group in played if _is_kept(group, only_success=only_success)]
@@ -92,20 +91,19 @@ def _without_opening(opening: str, text: str) -> str:
     return text.removeprefix(word).removeprefix(opening.removeprefix(word))
 
 
-def _require_expert(env: EnvChoice) -> None:
-    built = EnvSource(env=env.id, kwargs=env.kwargs).build()
+def require_expert(env: EnvChoice, *, fix: str) -> None:
+    """ValueError where the environment has no scripted expert."""
+    built = env.source().build()
     try:
         if not built.has_oracle():
-            raise ValueError(
-                f"{env.id} has no scripted expert to imitate; give sft.chats a JSONL file of chats, or leave sft out"
-            )
+            raise ValueError(f"{env.id} has no scripted expert to imitate; {fix}")
     finally:
         close_quietly(built)
 
 
 def _specs(env: EnvChoice, *, count: int, seed: int) -> list[EpisodeSpec]:
     seeds = Random(f"demonstrations:{seed}").sample(_SEEDS, count)
-    return [EpisodeSpec(env=env.id, kwargs=env.kwargs, seed=number) for number in seeds]
+    return [EpisodeSpec.of(env.source(), seed=number) for number in seeds]
 
 
 async def _play(specs: list[EpisodeSpec], *, max_turns: int, seed: int) -> tuple[list[Group], RolloutStats]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from random import Random
 
 from turnwise.algorithm import Algorithm, Part
 from turnwise.recipe.schema import Recipe, Sft
+from turnwise.sources.mixture import shuffled
 from turnwise.types import Group
 
 IMITATION = Algorithm(name="imitation", surrogate=Part(kind="nll"))
@@ -34,9 +34,7 @@ class Imitation:
         if not 1 <= step <= self.steps:
             raise ValueError(f"imitation has steps 1 to {self.steps}, not {step}; raise sft.epochs for more")
         epoch, place = divmod(step - 1, self._steps_per_epoch)
-        order = list(range(len(self._groups)))
-        Random(f"imitation:{self._seed}:{epoch}").shuffle(order)
-        return [self._groups[index] for index in order[place * self._batch :][: self._batch]]
+        return shuffled(self._groups, f"imitation:{self._seed}:{epoch}")[place * self._batch :][: self._batch]
 
     @property
     def _steps_per_epoch(self) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from turnwise.ops.filters import equal_returns
+from turnwise.sources.cursor import is_own
 from turnwise.types import CUTS, Group, StopReason, Trajectory
 
 _GRAM = 4
@@ -16,6 +18,7 @@ def read_rollout(groups: Sequence[Group], *, version: int) -> dict[str, float]:
 
     `version` is the learner's: how much older a turn's sampler was is its lag.
     """
+    groups = own_episodes(groups)
     played = [trajectory for group in groups for trajectory in group.trajectories]
     sound = [trajectory for trajectory in played if not trajectory.stop.is_failure]
     metrics = {
@@ -27,6 +30,12 @@ def read_rollout(groups: Sequence[Group], *, version: int) -> dict[str, float]:
     if compared:
         metrics["rollout/zero_variance"] = sum(map(equal_returns, compared)) / len(compared)
     return metrics | (_outcomes(sound) | _conduct(sound, version) if sound else {})
+
+
+def own_episodes(groups: Sequence[Group]) -> list[Group]:
+    """What the policy played, without what experts and files add to it; all of it where the policy played nothing."""
+    own = [replace(group, trajectories=[each for each in group.trajectories if is_own(each)]) for group in groups]
+    return [group for group in own if group.trajectories] or list(groups)
 
 
 def find_errors(groups: Sequence[Group], *, culprit: str = "") -> list[str]:
@@ -54,7 +63,7 @@ def answered(groups: Sequence[Group]) -> bool:
 
     An episode whose first turn was cut is sound, but says nothing about the environment, which never saw the turn.
     """
-    sound = [each for group in groups for each in group.trajectories if not each.stop.is_failure]
+    sound = [each for group in own_episodes(groups) for each in group.trajectories if not each.stop.is_failure]
     return any(len(each.turns) > 1 or each.stop in (StopReason.DONE, StopReason.MAX_TURNS) for each in sound)
 
 

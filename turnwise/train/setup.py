@@ -18,7 +18,6 @@ from turnwise import __version__
 from turnwise.engine.runners import cache_shape
 from turnwise.envs.check import check_env
 from turnwise.envs.check_memory import remember, was_sound
-from turnwise.envs.registry import check
 from turnwise.exactness import describe_arithmetic
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
@@ -76,21 +75,23 @@ def require_sound_env(recipe: Recipe, *, note: Callable[[str], None] | None = No
 
     What was fit before is not examined again while its code is the same; `note` hears how a long examination goes.
     """
-    arguments = (recipe.env.kwargs, {**recipe.env.kwargs, **recipe.env.held_out})
-    for kwargs in arguments:
-        check(recipe.env.id, kwargs)
-    for kwargs in arguments if recipe.env.check else ():
-        if was_sound(recipe.env.id, kwargs):
+    env = recipe.env
+    sources = (env.source(), env.source(env.held_out))
+    for source in sources:
+        source.check()
+    for kwargs in [source.kwargs for source in sources] if env.check else ():
+        if was_sound(env.id, kwargs, env.wrappers):
             continue
         report = check_env(
-            recipe.env.id,
+            env.id,
             kwargs=kwargs,
+            wrappers=env.wrappers,
             seeds=_DOCTOR_SEEDS,
             deadline=recipe.rollout.step_seconds,
             seconds=_DOCTOR_SECONDS,
             progress=None if note is None else _telling(note, recipe.env.id),
         )
-        remember(report, kwargs)
+        remember(report, kwargs, env.wrappers)
         hurried = [finding.text for finding in report.findings if finding.check == "time"]
         if note is not None and hurried:
             note(f"env doctor: {hurried[0]}; `turnwise check-env {recipe.env.id}` plays all of it")

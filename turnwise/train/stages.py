@@ -15,7 +15,6 @@ from rich.console import Console
 from turnwise.algorithm import resolve
 from turnwise.console.screen import RunConsole
 from turnwise.envs.faults import close_quietly
-from turnwise.envs.registry import make
 from turnwise.evaluate.evaluation import evaluate
 from turnwise.exactness import changed_circumstances
 from turnwise.learn.schedule import find_jump
@@ -48,7 +47,7 @@ from turnwise.words import counted
 
 SFT = "sft"
 """The folder of the imitation stage inside a run's own."""
-FIXED = ("seed", "model", "env", "algorithm", "sft")
+FIXED = ("seed", "model", "env", "algorithm", "sft", "source")
 """What a run is about: changing it makes another run."""
 
 
@@ -101,7 +100,7 @@ def resume(
         _require_more_steps(run, before, recipe)
         now = circumstances(choose_device(recipe))
         # An environment that is gone must not cost the old recipe.
-        close_quietly(make(recipe.env.id, **recipe.env.kwargs))
+        close_quietly(recipe.env.source().build())
         torch.set_num_threads(run.circumstance("threads", int))  # sums in another order would be other sums
         if changed := changed_circumstances(run.meta, now):
             console.note(f"{', '.join(changed)}: the last bits may differ from those of a run that was left alone")

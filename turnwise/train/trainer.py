@@ -28,8 +28,10 @@ from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import write_groups
 from turnwise.runs.loggers import Loggers
 from turnwise.sources.imitation import Imitation
-from turnwise.sources.played import Demonstrated, Played, PlayedAhead, Source, plays_in_lockstep
+from turnwise.sources.making import make_source
+from turnwise.sources.played import plays_in_lockstep
 from turnwise.sources.player import Player
+from turnwise.sources.source import Source
 from turnwise.train.interrupts import Interrupts
 from turnwise.train.rollout_metrics import answered, explain_failure, find_errors, find_traceback, read_rollout
 from turnwise.train.setup import make_renderer
@@ -99,7 +101,8 @@ class Trainer:
         self._begin(checkpoint)
         self.loggers = Loggers.of(recipe.log, run)
         self._imitation, self._told = imitation, set[str]()
-        self.source = self._make_source(read_ahead(checkpoint) if checkpoint is not None else {})
+        measured = read_state(checkpoint)["source"] if checkpoint is not None else {}
+        self.source = self._make_source(measured, read_ahead(checkpoint) if checkpoint is not None else {})
 
     def run(self) -> dict[str, Any]:
         """Train to the last step, or until the user or the guard says stop; returns a summary."""
@@ -129,7 +132,7 @@ class Trainer:
         with watch.timing("rollout"):
             groups = self.source.groups(step)
         playing = self.player.engine.busy_seconds - busy
-        row = {"step": step, **read_rollout(groups, version=step - 1)}
+        row = {"step": step, **read_rollout(groups, version=step - 1), **self.source.metrics()}
         report, error = self._learn(groups, step, watch)
         with watch.timing("publish"):
             self.source.publish(step)
@@ -219,7 +222,7 @@ class Trainer:
         self.player.publish(self.progress.step)
         # What was played ahead was played by a policy that is given up.
         self.source.close()
-        self.source = self._make_source({})
+        self.source = self._make_source(self.source.state_dict())
         self.progress.saved = [step for step in self.progress.saved if step <= good]
         if self.progress.reference > good:  # it was taken from what is now given up
             self.progress.reference = good
@@ -280,7 +283,7 @@ class Trainer:
         progress, run = self.progress, self.run_folder
         if may_turn_out_good:
             progress.saved = sorted({*progress.saved, progress.step})
-        state = {"progress": vars(progress), "guard": self.guard.state_dict()}
+        state = {"progress": vars(progress), "guard": self.guard.state_dict(), "source": self.source.state_dict()}
         ahead = self.source.ahead() if progress.step else {}
         run.checkpoints.write(progress.step, lambda path: write_state(path, self.learner, state, ahead), run.marks())
         self._prune()
@@ -329,13 +332,10 @@ class Trainer:
         else:
             self.learner.reference = Reference.of_folder(self.run_folder.checkpoints.at(step), like=policy)
 
-    def _make_source(self, kept: dict[int, list[Group]]) -> Source:
-        """Where episodes come from; `kept` are those of later steps that a checkpoint has."""
-        if self._imitation is not None:
-            return Demonstrated(self._imitation, self.player)
-        if self.recipe.algorithm.max_lag == 0:
-            return Played(self.player, self.recipe)
-        return PlayedAhead(self.player, self.recipe, first=self.progress.step + 1, kept=kept)
+    def _make_source(self, measured: dict[str, Any], kept: dict[int, list[Group]] | None = None) -> Source:
+        """Where groups come from; `kept` are those of later steps that a checkpoint has."""
+        first = self.progress.step + 1
+        return make_source(self.recipe, self.player, imitation=self._imitation, first=first, kept=kept, state=measured)
 
     def _finish(self) -> dict[str, Any]:
         if self.status == "interrupted" and self.progress.step not in self.run_folder.checkpoints.steps():

@@ -1,0 +1,103 @@
+"""Wrappers by name, as a recipe lists them: `[history, {kind: turn-limit, max_turns: 8}, my_package.module:Loud]`."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from turnwise.envs.base import Env
+from turnwise.envs.wrappers.episode_statistics import EpisodeStatistics
+from turnwise.envs.wrappers.history import History
+from turnwise.envs.wrappers.limits import TimeLimit, TokenBudget, TurnLimit
+from turnwise.envs.wrappers.tools import ToolEnv
+from turnwise.envs.wrappers.wrapper import Wrapper
+from turnwise.outside import is_unread, load, load_class
+from turnwise.tools.calculator import calculator
+from turnwise.tools.formats import JsonFormat, TagFormat
+from turnwise.tools.python import python_tool
+from turnwise.tools.tool import Tool
+
+Choice = Mapping[str, Any]
+"""A wrapper's `kind` and its options: `{"kind": "turn-limit", "max_turns": 8}`."""
+_TOOLS: Mapping[str, Callable[[], Tool]] = {"calculator": lambda: calculator, "python": python_tool}
+
+
+def read_choice(choice: Any) -> dict[str, Any]:
+    """A wrapper as a recipe writes it, in full: `history` is short for `{kind: history}`."""
+    if isinstance(choice, str):
+        return {"kind": choice}
+    if isinstance(choice, Mapping) and isinstance(choice.get("kind"), str):
+        return dict(choice)
+    raise ValueError(f"a wrapper is a kind, or a mapping with one such as {{kind: history}}, not {choice!r}")
+
+
+def wrap(env: Env, choices: Iterable[Choice]) -> Env:
+    """The environment inside these wrappers; the first one is the innermost."""
+    for choice in choices:
+        env = find_wrapper(choice["kind"])(env, **_options(choice))
+    return env
+
+
+def check_wrappers(choices: Iterable[Choice]) -> None:
+    """Raise ValueError for a kind that does not exist and for options that do not fit; builds nothing."""
+    for choice in choices:
+        if is_unread(choice["kind"]):
+            continue
+        signature = inspect.signature(find_wrapper(choice["kind"]))
+        try:
+            signature.bind(None, **_options(choice))
+        except TypeError as error:
+            takes = ", ".join(list(signature.parameters)[1:]) or "no options"
+            raise ValueError(f"wrapper {choice['kind']}: {error}; it takes {takes}") from None
+
+
+def find_wrapper(kind: str) -> Callable[..., Wrapper]:
+    """What makes the wrapper of this kind; ValueError names those there are."""
+    if kind in WRAPPERS:
+        return WRAPPERS[kind]
+    if ":" not in kind:
+        close = difflib.get_close_matches(kind, WRAPPERS, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise ValueError(f"unknown wrapper {kind!r}; {hint}There are {', '.join(WRAPPERS)}, and module:Class is yours.")
+    found = load_class(kind, key="wrapper", methods=("reset", "step"))
+    if not issubclass(found, Wrapper):
+        raise ValueError(f"{kind} is not a wrapper; derive it from turnwise.envs.wrappers.Wrapper")
+    return found
+
+
+def _options(choice: Choice) -> dict[str, Any]:
+    return {name: value for name, value in choice.items() if name != "kind"}
+
+
+def _with_tools(env: Env, *, tools: Sequence[str] = ("calculator",), max_tool_uses: int = 10) -> ToolEnv:
+    """The environment with tools by name; those that take several arguments are called by JSON."""
+    found = [_find_tool(name) for name in tools]
+    tags = TagFormat()
+    formats = (tags,) if all(map(tags.accepts, found)) else (tags, JsonFormat())
+    return ToolEnv(env, found, formats=formats, max_tool_uses=max_tool_uses)
+
+
+def _find_tool(name: str) -> Tool:
+    if name in _TOOLS:
+        return _TOOLS[name]()
+    try:
+        found = load(name) if ":" in name else None
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"tools: {name} does not load: {error}") from error
+    if not isinstance(found, Tool):
+        raise ValueError(
+            f"{name} is not a tool; choose one of {', '.join(_TOOLS)}, or module:name of one made by @tool"
+        )
+    return found
+
+
+WRAPPERS: Mapping[str, Callable[..., Wrapper]] = {
+    "history": History,
+    "turn-limit": TurnLimit,
+    "token-budget": TokenBudget,
+    "time-limit": TimeLimit,
+    "statistics": EpisodeStatistics,
+    "tools": _with_tools,
+}

@@ -1,0 +1,44 @@
+"""What is wrong with where a recipe's data comes from, as far as the recipe alone can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from turnwise.outside import is_unread
+from turnwise.recipe.schema import Recipe, SourceChoice
+from turnwise.sources.cursor import sampling_plan
+from turnwise.sources.making import shares
+from turnwise.sources.samplers import make_sampler
+
+
+def check_source(recipe: Recipe) -> None:
+    """Refuse sources that do not exist or do not go together; the message names the keys and the fix."""
+    if not is_unread(recipe.source.tasks.kind):
+        make_sampler(recipe.source.tasks.kind, recipe.source.tasks.options)
+    if is_unread(recipe.algorithm.sampling.kind):
+        return
+    if refusal := next(_refusals(recipe), None):
+        raise ValueError(refusal)
+    shares(recipe)
+
+
+def _refusals(recipe: Recipe) -> Iterator[str]:
+    source, row, plan = recipe.source, recipe.algorithm, sampling_plan(recipe.algorithm)
+    plays = [part.plays for part in source.mix]
+    further = "refill" if plan.refill else "second" if plan.second else ""
+    if further and row.max_lag:
+        yield (
+            f"sampling.{further} looks at a step's episodes before it plays more, and algorithm.max_lag={row.max_lag} "
+            f"plays ahead; set algorithm.max_lag=0 or algorithm.sampling.{further}=null"
+        )
+    if plays.count(True) > 1:
+        yield "source.mix has played more than once; give one the weight of all"
+    if plays and not any(plays) and (source.tasks != SourceChoice().tasks or source.expert):
+        key = "expert" if source.expert else "tasks"
+        yield f"source.{key} is about tasks that are played, but source.mix plays none; add played to it"
+    unknown = "source.expert" if source.expert else "source.mix" if any(plays) and not all(plays) else ""
+    if unknown and row.needs_sampler_logprobs:
+        yield (
+            f"{unknown} adds tokens whose sampler is unknown, and {row.name} compares every token with its sampler; "
+            "set ratio.against=old and mismatch=none, or leave them out"
+        )

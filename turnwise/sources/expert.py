@@ -1,0 +1,60 @@
+"""The environment's expert as a member of every group: what it does is compared with what the policy did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from turnwise.recipe.schema import Recipe
+from turnwise.rollout.agents import OracleAgent
+from turnwise.rollout.episode import EpisodeSpec
+from turnwise.rollout.scheduler import in_groups
+from turnwise.sources.cursor import sampling_plan
+from turnwise.sources.demonstrations import add_tokens, longest_sequence, require_expert
+from turnwise.sources.player import Player
+from turnwise.types import Group, Trajectory
+from turnwise.waiting import LoopRunner
+
+
+class Expert:
+    """Plays tasks as the environment's expert does, in the tokens by which a model would have done it.
+
+    Nobody sampled these tokens, so their log-probs are unknown. Episodes that fail or are too long are left out.
+    """
+
+    def __init__(self, player: Player, *, members: int, first: int) -> None:
+        self._player, self._indices = player, range(first, first + members)
+        self._scheduler, self._runner = player.make_scheduler(), LoopRunner()
+
+    @classmethod
+    def of(cls, recipe: Recipe, player: Player) -> Expert | None:
+        """The recipe's, if it wants one."""
+        if not recipe.source.expert:
+            return None
+        require_expert(recipe.env, fix="set source.expert=0")
+        plan = sampling_plan(recipe.algorithm)
+        return cls(player, members=recipe.source.expert, first=plan.tries + plan.second)
+
+    def join(self, tasks: Sequence[EpisodeSpec], groups: Sequence[Group]) -> None:
+        """Add the expert's episodes to the groups of these tasks."""
+        by_id = {group.id: group for group in groups}
+        specs = [replace(task, index=index) for task in tasks for index in self._indices]
+        for group in in_groups(self._runner.run(self._play(specs))):
+            if group.id in by_id:
+                by_id[group.id].trajectories += [each for each in group.trajectories if self._spells(each)]
+
+    def close(self) -> None:
+        """End the environments."""
+        self._scheduler.close()
+        self._runner.close()
+
+    async def _play(self, specs: Sequence[EpisodeSpec]):
+        return [episode async for episode in self._scheduler.episodes(specs, OracleAgent())]
+
+    def _spells(self, trajectory: Trajectory) -> bool:
+        """Write down the tokens of an episode; whether it can be learnt from."""
+        conversation = self._player.renderer.open()
+        for turn in trajectory.turns:
+            add_tokens(turn, conversation)
+        whole = bool(trajectory.turns) and not trajectory.stop.is_failure
+        return whole and longest_sequence(trajectory.turns) <= self._player.engine.capacity

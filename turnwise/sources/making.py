@@ -1,0 +1,101 @@
+"""From a recipe to the source of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from turnwise.recipe.schema import Ingredient, Recipe
+from turnwise.sources.chats import chat_groups
+from turnwise.sources.cursor import sampling_plan
+from turnwise.sources.demonstrations import expert_groups
+from turnwise.sources.imitation import Imitation
+from turnwise.sources.mixture import Mixture, Shelf
+from turnwise.sources.plain_text import text_groups
+from turnwise.sources.played import Played
+from turnwise.sources.played_ahead import PlayedAhead
+from turnwise.sources.player import Player
+from turnwise.sources.preferences import preference_groups
+from turnwise.sources.source import Source
+from turnwise.types import Group
+
+_FILES: Mapping[str, Callable[..., list[Group]]] = {
+    "chats": chat_groups,
+    "preferences": preference_groups,
+    "text": text_groups,
+}
+_DEMONSTRATIONS = 512
+"""Episodes of the expert where the recipe does not say how many."""
+
+
+def make_source(
+    recipe: Recipe,
+    player: Player,
+    *,
+    imitation: Imitation | None = None,
+    first: int = 1,
+    kept: dict[int, list[Group]] | None = None,
+    state: Mapping[str, Any] | None = None,
+) -> Source:
+    """The source of the steps from `first` on; `kept` and `state` are what a checkpoint has of it."""
+    if imitation is not None:
+        return Mixture(player, [imitation])
+    if not recipe.source.mix:
+        return _played(recipe, player, tasks=None, first=first, kept=kept, state=state)
+    played, shelves = None, list[Shelf]()
+    for number, (part, count) in enumerate(zip(recipe.source.mix, shares(recipe), strict=True)):
+        if part.plays:
+            played = _played(recipe, player, tasks=count, first=first, kept=kept, state=state)
+        else:
+            groups = _read(part, recipe, player)
+            shelves.append(Shelf(groups, count=count, key=f"source:{recipe.seed}:{number}"))
+    return Mixture(player, shelves, played=played)
+
+
+def shares(recipe: Recipe) -> list[int]:
+    """Groups of a step from each part of `source.mix`: its count, or its share of what the counts leave."""
+    mix, whole = recipe.source.mix, recipe.rollout.episodes // sampling_plan(recipe.algorithm).tries
+    weight = sum(part.weight for part in mix if part.count is None)
+    left = whole - sum(part.count or 0 for part in mix)
+    exact = [left * part.weight / weight if part.count is None else part.count for part in mix]
+    given = [max(int(share), 0) for share in exact]
+    # What rounding down leaves over goes to the parts that lost most by it.
+    by_loss = sorted(range(len(mix)), key=lambda place: given[place] - exact[place])
+    for place in by_loss[: max(left, 0) - sum(given[i] for i, part in enumerate(mix) if part.count is None)]:
+        given[place] += 1
+    for place, part in enumerate(mix):
+        if not given[place]:
+            raise ValueError(
+                f"source.mix.{place} ({part.kind}) gets none of the {whole} groups of a step; raise rollout.episodes "
+                "or its weight, or lower the counts of others"
+            )
+    return given
+
+
+def _played(
+    recipe: Recipe,
+    player: Player,
+    *,
+    tasks: int | None,
+    first: int,
+    kept: dict[int, list[Group]] | None,
+    state: Mapping[str, Any] | None,
+) -> Source:
+    if recipe.algorithm.max_lag == 0:
+        return Played(player, recipe, tasks=tasks, state=state)
+    return PlayedAhead(player, recipe, first=first, kept=kept, tasks=tasks, state=state)
+
+
+def _read(part: Ingredient, recipe: Recipe, player: Player) -> list[Group]:
+    renderer, room = player.renderer, player.engine.capacity
+    if part.kind in _FILES:
+        assert part.path is not None
+        return _FILES[part.kind](part.path, renderer, limit=part.limit, room=room)
+    return expert_groups(
+        recipe.env,
+        renderer,
+        count=part.limit or _DEMONSTRATIONS,
+        max_turns=recipe.rollout.max_turns,
+        seed=recipe.seed,
+        room=room,
+    )
