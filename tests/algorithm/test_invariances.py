@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.ops.batches import Case, assign, cases, ragged, random_case
 from tests.ops.ranks import on_ranks
-from turnwise.algorithm import PRESETS, Algorithm, compute_credit, compute_loss, preset
+from turnwise.algorithm import PRESETS, Algorithm, Need, compute_credit, compute_loss, preset
 from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.weights import Counts
 from turnwise.ranks import Reduce, alone
@@ -28,7 +28,14 @@ EXTRA = {
     "sequences": preset("grpo").override({"weights": "sequence-mean"}),
     "straight-through": preset("gspo").override({"ratio": {"gradient": "straight-through"}, "epochs": 2}),
 }
-ROWS = {**{name: preset(name) for name in PRESETS}, **EXTRA}
+PARTS = "tests.algorithm.leveled_parts"
+LEVELS = {
+    "terms of turns": preset("grpo").override({"surrogate": f"{PARTS}:turn_likelihood"}),
+    "terms of sequences": preset("ppo").override({"surrogate": f"{PARTS}:sequence_likelihood", "ratio": "token"}),
+    "terms of groups": Algorithm.of({"surrogate": f"{PARTS}:preferred", "weights": "unit-mean"}),
+    "penalties of groups": preset("st-ppo").override({"regularizers": [f"{PARTS}:lopsided", "entropy"]}),
+}
+ROWS = {**{name: preset(name) for name in PRESETS}, **EXTRA, **LEVELS}
 ALL = sorted(ROWS)
 
 
@@ -77,11 +84,12 @@ def test_micro_batches_add_up_to_the_whole(name: str, seed: int) -> None:
     expected, expected_grad = whole(row, case)
     credited = compute_credit(row, case.batch)
     counts = Counts.of(credited)
-    order = list(range(credited.sequences))
+    # Terms of single sequences hold however trajectories are cut; terms of groups ask for whole ones.
+    order = credited.units() if Need.WHOLE_GROUPS in row.needs else [[each] for each in range(credited.sequences)]
     random.Random(seed).shuffle(order)
     total, total_grad = 0.0, torch.zeros_like(expected_grad)
     for start in range(0, len(order), 2):
-        part = credited.select(order[start : start + 2])
+        part = credited.select([each for unit in order[start : start + 2] for each in unit])
         rows = tokens_of(case, part)
         assert part.value_T is not None
         loss, grad = gradient(row, part, case.logprob_T[rows], part.value_T, counts)

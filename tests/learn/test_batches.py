@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.learn.small_learners import make_groups
+from tests.ops.ranks import as_ranks
 from turnwise.batch import TokenBatch
 from turnwise.learn.batches import micro_batches, minibatches
+from turnwise.ranks import Ranks
 from turnwise.rollout.packing import pack
 from turnwise.types import Group, StopReason, Trajectory
 
@@ -91,3 +93,47 @@ def test_micro_batches_are_filled_as_far_as_they_go() -> None:
 def test_a_batch_that_fits_is_not_copied() -> None:
     (only,) = micro_batches(BATCH, tokens=BATCH.tokens)
     assert only is BATCH
+
+
+@given(st.integers(1, 5), st.integers(1, 400), st.integers(0, 5))
+@settings(derandomize=True, deadline=None, max_examples=40, database=None)
+def test_no_split_separates_what_belongs_together(count: int, tokens: int, seed: int) -> None:
+    for batch in (BATCH, BATCH.with_(unit_S=BATCH.group_S)):
+        whole = _members(batch)
+        for part in minibatches(batch, epochs=1, count=count, rng=random.Random(seed)):
+            for small in (part, *micro_batches(part, tokens=tokens)):
+                assert all(rows == whole[unit] for unit, rows in _members(small).items())
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_never_share_a_unit_and_miss_none(size: int) -> None:
+    groups = make_groups(tasks=4, size=4, seed=1)
+
+    def deal(ranks: Ranks) -> list[list[tuple[str, ...]]]:
+        batch = pack(ranks.share(groups))
+        batch = batch.with_(unit_S=batch.group_S)
+        parts = minibatches(batch, epochs=1, count=2, rng=random.Random(3), ranks=ranks)
+        return [[_names(part.select(unit)) for unit in part.units()] for part in parts]
+
+    dealt = as_ranks([deal] * size)
+    whole = pack(groups)
+    whole = whole.with_(unit_S=whole.group_S)
+    alone = [
+        [_names(part.select(unit)) for unit in part.units()]
+        for part in minibatches(whole, epochs=1, count=2, rng=random.Random(3))
+    ]
+    for number, units in enumerate(alone):
+        assert Counter(units) == Counter(unit for rank in dealt for unit in rank[number])
+
+
+def _members(batch: TokenBatch) -> dict[int, Counter[tuple[int, ...]]]:
+    """The sequences of each unit, by the number that survives every split."""
+    number_S = batch.trajectory_S if batch.unit_S is None else batch.unit_S
+    members: dict[int, Counter[tuple[int, ...]]] = {}
+    for unit, text in zip(number_S.tolist(), texts(batch), strict=True):
+        members.setdefault(unit, Counter())[text] += 1
+    return members
+
+
+def _names(batch: TokenBatch) -> tuple[str, ...]:
+    return tuple(batch.trajectory_names[row] for row in batch.trajectory_S.tolist())

@@ -37,7 +37,7 @@ def apply_filters(row: Algorithm, groups: Sequence[Group]) -> list[Group]:
 
 
 def compute_credit(row: Algorithm, batch: TokenBatch, *, reduce: Reduce = alone) -> TokenBatch:
-    """The batch with rewards transformed and advantage, return and mismatch weight assigned.
+    """The batch with rewards transformed and advantage, return, mismatch weight and units assigned.
 
     Takes the whole rollout, before it is split; `reduce` sums batch statistics over ranks. Impossible rows are refused,
     and so are a batch that has its credit already and one with a part of a trajectory.
@@ -45,6 +45,10 @@ def compute_credit(row: Algorithm, batch: TokenBatch, *, reduce: Reduce = alone)
     resolve(row)
     _require_no_credit(batch)
     require_whole_trajectories(batch)
+    if Need.WHOLE_GROUPS in row.needs:
+        batch = batch.with_(unit_S=batch.group_S)
+    if not batch.tokens:
+        return _empty(row, batch, reduce)
     with torch.no_grad():
         for part in row.reward:
             batch = batch.with_(reward_T=_stream("reward", part, batch, bind(axes.REWARD, part)(batch)))
@@ -58,6 +62,15 @@ def compute_credit(row: Algorithm, batch: TokenBatch, *, reduce: Reduce = alone)
         return batch.with_(kept_S=trajectory_tokens(batch), credited=True)
 
 
+def _empty(row: Algorithm, batch: TokenBatch, reduce: Reduce) -> TokenBatch:
+    """The credit of a rank without data: no part but the normaliser is asked, which sums over ranks."""
+    nothing_T = torch.zeros_like(batch.reward_T)
+    if Need.ADVANTAGE in row.needs:
+        advantage_T = bind(axes.NORMALIZER, row.normalizer)(batch, nothing_T, reduce)
+        batch = batch.with_(advantage_T=advantage_T, return_T=nothing_T)
+    return batch.with_(kept_S=trajectory_tokens(batch), credited=True)
+
+
 def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: Counts | None = None) -> Loss:
     """The loss of a micro-batch: a weighted sum, so that micro-batches and ranks simply add up.
 
@@ -65,6 +78,8 @@ def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: C
     """
     counts = counts or Counts.of(batch)
     _check_shape(batch, scores.logprob_T)
+    if not batch.tokens:
+        return _nothing(row, batch, scores)
     batch.require_finite("log-prob", scores.logprob_T)
     scores = _on_sampled(batch, scores)
     weight_T = bind(axes.WEIGHTS, row.weights)(batch, counts)
@@ -93,6 +108,28 @@ def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: C
             valued_T=valued_T,
             bias_T=bias_T,
         ),
+    )
+
+
+def _nothing(row: Algorithm, batch: TokenBatch, scores: Scores) -> Loss:
+    """The loss of a rank without data in this step."""
+    zero = scores.logprob_T.sum()
+    table = turn_table(
+        batch,
+        scores,
+        ratio_T=torch.ones_like(scores.logprob_T),
+        clipped_T=batch.sampled_T,
+        valued_T=batch.sampled_T if row.needs_critic else None,
+        bias_T=None,
+    )
+    return Loss(
+        total=zero,
+        policy=zero.detach(),
+        regularizers={part.kind: zero.detach() for part in row.regularizers},
+        value=zero.detach() if row.needs_critic else None,
+        bias=None,
+        bias_T=None,
+        table=table,
     )
 
 

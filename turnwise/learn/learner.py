@@ -115,8 +115,6 @@ class Learner:
             return None
         mine = self.ranks.share(kept)
         batch = pack(mine) if mine else pack(kept[:1]).select([])
-        if Need.WHOLE_GROUPS in self.needs:
-            batch = batch.with_(unit_S=batch.group_S)
         if batch.mu_T is None and Need.SAMPLER in self.needs:
             raise ValueError(_unmet(self.row, Need.SAMPLER, "these episodes have none"))
         batch = self._scored(batch.to(self.policy.device))

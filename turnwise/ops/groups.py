@@ -30,11 +30,13 @@ class ReturnTable:
 
     @classmethod
     def of(cls, batch: TokenBatch) -> ReturnTable:
-        count = int(batch.trajectory_S.max()) + 1
+        count, groups = (
+            int(rows_S.max()) + 1 if rows_S.numel() else 0 for rows_S in (batch.trajectory_S, batch.group_S)
+        )
         group_N = torch.full((count,), -1, dtype=torch.long, device=batch.group_S.device)
         group_N[batch.trajectory_S] = batch.group_S
         return_N = segment_sum(batch.reward_T.double(), batch.trajectory_S[batch.sequence_T], count)
-        return cls(batch=batch, return_N=return_N, group_N=group_N, groups=int(batch.group_S.max()) + 1)
+        return cls(batch=batch, return_N=return_N, group_N=group_N, groups=groups)
 
     def centred(self) -> Tensor:
         """R_i − mean of the group."""

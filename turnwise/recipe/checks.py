@@ -77,8 +77,8 @@ def _training_doubts(recipe: Recipe) -> Iterator[str]:
         )
     if recipe.algorithm.cut == "bootstrap" and not recipe.algorithm.needs_critic:
         yield (
-            f"algorithm.cut=bootstrap asks the critic what follows a cut, and {recipe.algorithm.name} has no critic: it "
-            "does nothing; set algorithm.cut=lost, or choose an algorithm with a critic"
+            f"algorithm.cut=bootstrap asks the critic what follows a cut, and {recipe.algorithm.name} has no critic: "
+            "it does nothing; set algorithm.cut=lost, or choose an algorithm with a critic"
         )
 
 

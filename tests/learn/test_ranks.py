@@ -1,0 +1,96 @@
+"""Several ranks learn together what one learns alone, from data to weights, and pairs are never separated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from tests.learn.small_learners import SETTINGS, drift, make_groups, make_policy, row, weights
+from tests.ops.ranks import as_ranks
+from turnwise.algorithm import PRESETS, Algorithm, preset
+from turnwise.learn.learner import Learner, Report
+from turnwise.policy.text import TextPolicy
+from turnwise.ranks import ALONE, Ranks
+from turnwise.types import Group
+
+PARTS = "tests.algorithm.leveled_parts"
+ROWS: dict[str, Algorithm] = {
+    **{name: preset(name) for name in PRESETS},
+    "exact bias": row("st-ppo", {"scale": {"estimator": "exact"}}),
+    "logit bias": row("st-ppo", {"scale": {"estimator": "logit"}}),
+    "categorical critic": row("ppo", {"critic": {"loss": "hl-gauss"}}),
+    "terms of groups": Algorithm.of({"surrogate": f"{PARTS}:preferred", "weights": "unit-mean", "minibatches": 2}),
+    "exact KL from the reference": row("grpo", {"regularizers": [{"kind": "kl", "estimator": "full-reverse"}]}),
+}
+Outcome = tuple[dict[str, torch.Tensor], dict[str, float], list[int]]
+
+
+def learn(algorithm: Algorithm, groups: list[Group], policy: TextPolicy, ranks: Ranks) -> Outcome:
+    """Weights and metrics after two steps, and what the guard of this rank was asked."""
+    learner = Learner(policy, algorithm, SETTINGS, seed=0, ranks=ranks)
+    asked: list[int] = []
+
+    def allows(**update: Any) -> bool:
+        asked.append(update["update"])
+        return True
+
+    report = Report()
+    for step in (1, 2):
+        batch = learner.prepare(groups)
+        assert batch is not None
+        report = learner.learn(batch, step, allows if ranks.rank == 0 else None)
+    return weights(learner), report.metrics, asked
+
+
+def pieces(algorithm: Algorithm, groups: list[Group], size: int) -> list[Callable[[Ranks], Outcome]]:
+    """The same work for every rank; policies are made here, because making one seeds torch for a moment."""
+    return [partial(learn, algorithm, groups, make_policy()) for _ in range(size)]
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_ranks_end_with_the_weights_and_metrics_of_one(name: str) -> None:
+    groups = drift(make_groups(tasks=4), by=0.3)
+    expected, metrics, _ = learn(ROWS[name], groups, make_policy(), ALONE)
+    outcomes = as_ranks(pieces(ROWS[name], groups, 3))  # a rank may have two groups, and another one
+    for found, _, _ in outcomes:
+        for parameter, tensor in expected.items():
+            # Sums in another order: some roundings of single precision, as a share of an Adam step of 1e-3.
+            torch.testing.assert_close(found[parameter], tensor, rtol=0, atol=2e-4, msg=f"{name}: {parameter}")
+    assert outcomes[0][1].keys() == metrics.keys()
+    for key in ("loss/policy", "loss/entropy", "train/tokens", "train/gradient_norm"):
+        assert outcomes[0][1][key] == pytest.approx(metrics[key], rel=1e-3, abs=1e-5), key
+    assert [bool(asked) for _, _, asked in outcomes] == [True, False, False]
+
+
+def test_all_ranks_hold_the_same_bits() -> None:
+    outcomes = as_ranks(pieces(ROWS["st-ppo"], make_groups(tasks=4), 2))
+    (first, _, _), (second, _, _) = outcomes
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_rank_without_a_group_takes_part_in_every_step() -> None:
+    groups = make_groups(tasks=2)
+    for name in ("st-ppo", "grpo", "gigpo", "rebn", "categorical critic", "exact bias"):
+        expected, _, _ = learn(ROWS[name], groups, make_policy(), ALONE)
+        for found, _, _ in as_ranks(pieces(ROWS[name], groups, 3)):
+            for parameter, tensor in expected.items():
+                torch.testing.assert_close(found[parameter], tensor, rtol=0, atol=2e-4, msg=f"{name}: {parameter}")
+
+
+def test_what_rank_zero_refuses_no_rank_does() -> None:
+    groups = make_groups(tasks=4)
+    start = weights(Learner(make_policy(), ROWS["grpo"], SETTINGS))
+
+    def refused(policy: TextPolicy, ranks: Ranks) -> dict[str, torch.Tensor]:
+        learner = Learner(policy, ROWS["grpo"], SETTINGS, ranks=ranks)
+        batch = learner.prepare(groups)
+        assert batch is not None
+        learner.learn(batch, 1, (lambda **_: False) if ranks.rank == 0 else None)
+        return weights(learner)
+
+    for found in as_ranks([partial(refused, make_policy()) for _ in range(2)]):
+        assert all(torch.equal(found[name], tensor) for name, tensor in start.items())
