@@ -12,6 +12,7 @@ from pathlib import Path
 from rich.table import Column, Table
 from rich.text import Text
 
+from turnwise.algorithm import PRESETS
 from turnwise.console.progress import Progress, lost_in, step_of
 from turnwise.guard.guard import Incident
 from turnwise.recipe.schema import Recipe
@@ -190,7 +191,8 @@ def next_steps(recipe: Recipe, folder: Path, progress: Progress, *, briefly: boo
     elif not briefly and recipe.stage == "imitation":
         lines["try next"] = f"turnwise train env={recipe.env.id} model={shlex.quote(str(folder))}"
     elif not briefly:
-        config, other = shlex.quote(str(folder / "config.yaml")), "st-ppo" if recipe.algorithm.name == "ppo" else "ppo"
+        config = shlex.quote(str(folder / "config.yaml"))
+        other = next(name for name in PRESETS if name != recipe.algorithm.name)
         lines["evaluate"] = f"turnwise eval {run} --episodes 1000"
         lines["train further"] = f"turnwise resume {run} train.steps={2 * steps}"
         lines["try next"] = f"turnwise train {config} algorithm={other} --output {shlex.quote(f'{folder}-{other}')}"
