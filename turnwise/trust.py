@@ -53,8 +53,10 @@ def outside_names(choices: Mapping[str, Any]) -> list[str]:
     env, source = choices.get("env"), choices.get("source")
     environment = [env.get("id"), env.get("wrappers")] if isinstance(env, Mapping) else env
     tasks = source.get("tasks") if isinstance(source, Mapping) else None
+    engine = choices.get("engine")
+    kind = engine.get("kind") if isinstance(engine, Mapping) else engine
     named = [text for text in _texts(choices.get("algorithm")) if is_outside(text) or text.endswith((".yaml", ".yml"))]
-    return [*filter(is_outside, _texts([environment, tasks])), *named]
+    return [*filter(is_outside, _texts([environment, tasks, kind])), *named]
 
 
 def require_trust(file: Path, layers: Iterable[Mapping[str, Any]]) -> None:

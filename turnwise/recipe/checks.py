@@ -20,6 +20,8 @@ from turnwise.recipe.schema import EnvChoice, Recipe
 from turnwise.words import counted
 
 _PLACE = re.compile(r"[\w.]+:\w+")  # module:Class, an environment of the user's own
+_ALIKE = 0.7
+"""How alike a key and one of another section must be for it to be what was meant."""
 
 
 def check_keys(layer: Layer) -> None:
@@ -43,11 +45,13 @@ def check_env_name(env_id: str) -> None:
 
 def check_together(recipe: Recipe) -> None:
     """What only several keys together can get wrong, and needs no model to see."""
-    from turnwise.guard.guard import Guard  # here, because they import torch
+    from turnwise.engine.kinds import check_kind  # here, because these import torch
+    from turnwise.guard.guard import Guard
     from turnwise.sources.checking import check_source
 
     resolve(recipe.algorithm)
     Guard(recipe.guard)  # it knows its signals
+    check_kind(recipe.engine.kind)
     _check_groups(recipe)
     check_source(recipe)
     _check_env(recipe.env, evaluated=recipe.eval.episodes > 0)
@@ -116,9 +120,11 @@ def _unknown_key(key: str, keys: list[str], place: tuple[str, ...]) -> str:
 
 
 def _in_a_section(key: str) -> str:
-    """The key with its section in front, where one has it: `steps` was meant for `train.steps`."""
+    """The key of another section that was meant: `train.steps` for `steps`, `engine.memory_gib` for `engine_gib`."""
     sections = {name: section_of(field.annotation) for name, field in Recipe.model_fields.items()}
-    return next((f"{name}.{key}" for name, section in sections.items() if section and key in section.model_fields), "")
+    keys = [f"{name}.{inner}" for name, section in sections.items() if section for inner in section.model_fields]
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=_ALIKE)
+    return next((name for name in keys if name.endswith(f".{key}")), near[0] if near else "")
 
 
 def _readable(item: Any, layers: list[Layer]) -> str:

@@ -14,10 +14,10 @@ Choices = dict[str, Any]
 RECIPES = Path(__file__).parents[1] / "recipes"
 """Those that come with the package."""
 
-_SHORT = {"model": "name", "env": "id", "guard": "mode", "algorithm": "preset"}
+_SHORT = {"model": "name", "env": "id", "guard": "mode", "algorithm": "preset", "engine": "kind"}
 """The key that a section's short form stands for: `model: nano` is `model: {name: nano}`."""
 
-_FREE = frozenset({"kwargs", "held_out", "signals"})
+_FREE = frozenset({"kwargs", "held_out", "signals", "options"})
 """Mappings without fixed keys: an empty one is said on purpose and clears what was there."""
 
 

@@ -98,11 +98,25 @@ class Rollout(Settings):
     """A step of the environment that takes longer ends its episode."""
     context: int | None = Field(default=None, ge=2)
     """Tokens that a whole episode may have; None: what the model has room for, at most 2048."""
-    engine_gib: float = Field(default=0.5, gt=0)
-    """Memory for the engine's keys and values."""
     lockstep: bool | None = None
     """Let the engine wait for every episode, so that equal seeds give equal bits whatever the timing. By default where
     that costs nothing: synchronous runs in environments that answer inline."""
+
+
+class EngineChoice(Settings):
+    """What samples the tokens. In YAML `engine: torch` is short for `engine: {kind: torch}`."""
+
+    kind: str = "torch"
+    """torch samples in this process, from the learner's own weights; or a class as package.module:Class."""
+    memory_gib: float = Field(default=0.5, gt=0)
+    """Memory for keys and values."""
+    options: dict[str, Any] = {}
+    """Arguments of the engine; torch takes max_batch, chunk_tokens, share_prompts and recompute."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
 
 
 class Train(Settings):
@@ -257,6 +271,7 @@ class Recipe(Settings):
     env: EnvChoice = EnvChoice()
     algorithm: Algorithm
     rollout: Rollout = Rollout()
+    engine: EngineChoice = EngineChoice()
     train: Train = Train()
     sft: Sft | None = None
     source: SourceChoice = SourceChoice()

@@ -70,7 +70,7 @@ class PolicyAgent(Agent):
             prompt_ids=prompt.ids,
             sampled_ids=completion.ids,
             logprobs=completion.logprobs,
-            policy_version=min(completion.versions, default=0),  # the oldest decides how far off-policy the turn is
+            policy_version=completion.policy_version,
             restarts=prompt.restarts,
             stop=_STOPS.get(completion.finish),
         )

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from turnwise.engine.contract import SamplingParams
-from turnwise.engine.serving import EngineServer
-from turnwise.engine.torch_engine import TorchEngine
+from turnwise.engine.contract import Engine, EngineSetup, SamplingParams, Weights
+from turnwise.engine.kinds import make_engines
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
-from turnwise.recipe.schema import CONTEXT, Rollout
+from turnwise.recipe.schema import CONTEXT, EngineChoice, Rollout
 from turnwise.rollout.episode import EpisodeSpec, Limits
 from turnwise.rollout.policy_agent import PolicyAgent
 from turnwise.rollout.scheduler import Finished, Scheduler, in_groups
 from turnwise.types import Group
 from turnwise.waiting import LoopRunner
+
+POLICY = "policy"
+"""The name of a recipe's only policy."""
 
 
 class Player:
@@ -26,23 +28,26 @@ class Player:
     """
 
     def __init__(
-        self, policy: TextPolicy, *, rollout: Rollout, renderer: Renderer, seed: int, lockstep: bool = True
+        self,
+        policy: TextPolicy,
+        *,
+        rollout: Rollout,
+        renderer: Renderer,
+        seed: int,
+        engine: EngineChoice | None = None,
+        lockstep: bool = True,
     ) -> None:
-        self.engine = EngineServer(
-            TorchEngine(
-                policy.model,
-                tokenizer=policy.tokenizer,
-                capacity=rollout.context or min(policy.room or CONTEXT, CONTEXT),
-                memory_bytes=int(rollout.engine_gib * 2**30),
-                seed=seed,
-            )
-        )
-        self.renderer, self.lockstep = renderer, lockstep
+        self._policy = policy
+        self.engine = _make_engine(policy, rollout, engine or EngineChoice(), seed)
+        if rollout.lockstep and not self.engine.lockstep:
+            raise ValueError("rollout.lockstep is true, but the engine (engine.kind) cannot wait for every episode")
+        self.renderer, self.lockstep = renderer, lockstep and self.engine.lockstep
         self._rollout, self._seed = rollout, seed
         self._sampling = SamplingParams(max_tokens=rollout.max_tokens, temperature=rollout.temperature)
         self.scheduler = self.make_scheduler()
         # One event loop for the whole run: worker processes of environments belong to it.
         self._runner = LoopRunner()
+        self.publish(0)
 
     def make_scheduler(self) -> Scheduler:
         """A scheduler with the recipe's limits; each event loop needs its own."""
@@ -60,7 +65,12 @@ class Player:
 
     def publish(self, version: int) -> None:
         """The weights have changed."""
-        self.engine.publish(version)
+        self.engine.publish(Weights(named=self._policy.named_weights), version)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time that the engine has spent running the model."""
+        return self.engine.busy_seconds
 
     def paused(self) -> AbstractContextManager[None]:
         """Nothing is sampled meanwhile."""
@@ -80,9 +90,23 @@ class Player:
                 finished.append(episode)
                 self._expect(len(specs) - len(finished))
         finally:
-            self.engine.expect(None)
+            if self.lockstep:
+                self.engine.expect(None)
         return finished
 
     def _expect(self, unfinished: int) -> None:
         if self.lockstep:
             self.engine.expect(min(unfinished, self._rollout.concurrency))
+
+
+def _make_engine(policy: TextPolicy, rollout: Rollout, choice: EngineChoice, seed: int) -> Engine:
+    setup = EngineSetup(
+        policy=POLICY,
+        model_name=policy.model.name_or_path or "",
+        model=policy.model,
+        tokenizer=policy.tokenizer,
+        capacity=rollout.context or min(policy.room or CONTEXT, CONTEXT),
+        memory_bytes=int(choice.memory_gib * 2**30),
+        seed=seed,
+    )
+    return make_engines(choice.kind, [setup], choice.options)[setup.policy]

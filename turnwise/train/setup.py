@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from turnwise import __version__
+from turnwise.engine.kinds import ENGINES, check_engine
 from turnwise.engine.runners import cache_shape
 from turnwise.envs.check import check_env
 from turnwise.envs.check_memory import remember, was_sound
@@ -123,15 +124,17 @@ def context_of(recipe: Recipe, policy: TextPolicy) -> int:
     return asked or min(room or CONTEXT, CONTEXT)
 
 
-def require_engine_memory(recipe: Recipe, policy: TextPolicy) -> None:
-    """ValueError when the engine has no memory for a single episode."""
+def require_engine(recipe: Recipe, policy: TextPolicy) -> None:
+    """ValueError when the engine cannot be made, or has no memory for a single episode."""
+    engine = recipe.engine
+    check_engine(engine.kind, engine.options)
     context = context_of(recipe, policy)
-    needed, there = cache_shape(policy.model).bytes_per_slot(context), recipe.rollout.engine_gib * 2**30
-    if there < needed:
+    needed, there = cache_shape(policy.model).bytes_per_slot(context), engine.memory_gib * 2**30
+    if engine.kind in ENGINES and there < needed:
         least = math.ceil(needed / 2**30 * 1e3) / 1e3
         raise ValueError(
-            f"rollout.engine_gib is {recipe.rollout.engine_gib:g}, too little for one episode of {context} tokens; set "
-            f"it to {least:g} or more, or lower rollout.context"
+            f"engine.memory_gib is {engine.memory_gib:g}, too little for one episode of {context} tokens; set it to "
+            f"{least:g} or more, or lower rollout.context"
         )
 
 

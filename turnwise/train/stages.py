@@ -35,7 +35,7 @@ from turnwise.train.setup import (
     load_policy,
     make_imitation,
     make_renderer,
-    require_engine_memory,
+    require_engine,
     require_loggers,
     require_sound_env,
 )
@@ -58,7 +58,7 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
     require_loggers(recipe)
     policy = load_policy(recipe)
     renderer = make_renderer(recipe, policy)
-    require_engine_memory(recipe, policy)
+    require_engine(recipe, policy)
     imitation = None
     if recipe.sft is not None:
         imitation = make_imitation(recipe, renderer, room=policy.room, note=console.note)
@@ -78,7 +78,7 @@ def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = 
     folder, console = Path(folder), console or _default_console()
     require_sound_env(recipe, note=console.note)
     policy = load_policy(recipe)
-    require_engine_memory(recipe, policy)
+    require_engine(recipe, policy)
     imitation = make_imitation(recipe, make_renderer(recipe, policy), room=policy.room, note=console.note)
     _note_unsigned(recipe, console)
     stage = sft_recipe(recipe, steps=imitation.steps)
@@ -121,10 +121,11 @@ def evaluate_model(
 ) -> dict[str, float]:
     """Play the held-out tasks with a model: a name, or the folder of a checkpoint; `watch` sees the episodes."""
     policy = load_policy(recipe.model_copy(update={"model": recipe.model.model_copy(update={"lora": None})}), model)
-    require_engine_memory(recipe, policy)
+    require_engine(recipe, policy)
     player = Player(
         policy,
         rollout=recipe.rollout,
+        engine=recipe.engine,
         renderer=make_renderer(recipe, policy),
         seed=recipe.seed,
         lockstep=plays_in_lockstep(recipe),

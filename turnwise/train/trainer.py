@@ -93,6 +93,7 @@ class Trainer:
         self.player = Player(
             policy,
             rollout=recipe.rollout,
+            engine=recipe.engine,
             renderer=make_renderer(recipe, policy),
             seed=recipe.seed,
             lockstep=plays_in_lockstep(recipe),
@@ -127,11 +128,11 @@ class Trainer:
 
     def _step(self) -> None:
         step = self.progress.step + 1
-        watch, busy = Watch(), self.player.engine.busy_seconds
+        watch, busy = Watch(), self.player.busy_seconds
         self.console.phase("playing")
         with watch.timing("rollout"):
             groups = self.source.groups(step)
-        playing = self.player.engine.busy_seconds - busy
+        playing = self.player.busy_seconds - busy
         row = {"step": step, **read_rollout(groups, version=step - 1), **self.source.metrics()}
         report, error = self._learn(groups, step, watch)
         with watch.timing("publish"):
