@@ -204,7 +204,12 @@ def test_dry_run_says_what_is_hardly_meant(here):
     odd = ["train.steps=3", "train.warmup=3", "algorithm.cut=bootstrap", "eval.tries=2", "eval.temperature=0"]
     result = turnwise("train", *SMALL, *odd, "rollout.max_tokens=256", "--dry-run")
     notes = [line.removeprefix("# note: ") for line in result.stdout.splitlines() if line.startswith("# note: ")]
-    assert [note.split("=")[0] for note in notes] == ["train.warmup", "algorithm.cut", "eval.tries", "rollout.max_tokens"]
+    assert [note.split("=")[0] for note in notes] == [
+        "train.warmup",
+        "algorithm.cut",
+        "eval.tries",
+        "rollout.max_tokens",
+    ]
     assert "# note" not in turnwise("train", *SMALL, "--dry-run").stdout
 
 

@@ -16,7 +16,9 @@ META = {"started": "2025-01-02T03:04:05+00:00"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder.create(tmp_path / "geo", {"name": "geo", "stage": "reinforcement", "algorithm": {"name": "ppo"}}, META)
+    return RunFolder.create(
+        tmp_path / "geo", {"name": "geo", "stage": "reinforcement", "algorithm": {"name": "ppo"}}, META
+    )
 
 
 def play(folder: RunFolder, loggers: Loggers, steps: range, success: float) -> None:

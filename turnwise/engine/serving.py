@@ -127,6 +127,7 @@ class EngineThread:
         self._expected: int | None = None
         self._held: list[_Posted] = []
         self._generating = 0
+        self._pausing, self._is_paused = threading.RLock(), False
         self._door = threading.Lock()
         self._open = True
         self._reason = _STOPPED
@@ -167,7 +168,20 @@ class EngineThread:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Hold all engines between two steps."""
+        """Hold all engines between two steps; a pause inside a pause is the same pause."""
+        with self._pausing:
+            if self._is_paused:
+                yield
+                return
+            with self._held_still():
+                self._is_paused = True
+                try:
+                    yield
+                finally:
+                    self._is_paused = False
+
+    @contextmanager
+    def _held_still(self) -> Iterator[None]:
         still, go_on = threading.Event(), threading.Event()
 
         def hold() -> None:

@@ -108,6 +108,13 @@ class TextPolicy:
         """The parameters that train, by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
+    def twin(self) -> TextPolicy:
+        """A frozen copy of the policy as it is now; what does not train is shared with it."""
+        twin, shared = copy.copy(self), {id(each): each for each in self.model.parameters() if not each.requires_grad}
+        twin.model = copy.deepcopy(self.model, shared)
+        twin.model.requires_grad_(False)
+        return twin
+
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every tensor under the name that `from_pretrained` knows, an adapter merged in."""
         return iter((merged_state(self.model) if self.has_adapter else self.model.state_dict()).items())

@@ -108,6 +108,10 @@ def _read(file: Path, *, said_by: Path | None) -> Choices:
 def _sections(choices: Mapping[str, Any]) -> Choices:
     """The choices with short forms written out."""
     written = {key: _section(key, value) for key, value in choices.items()}
+    if isinstance(policies := written.get("policies"), Mapping):
+        written["policies"] = {
+            name: _sections(choice) if isinstance(choice, Mapping) else choice for name, choice in policies.items()
+        }
     if isinstance(guard := written.get("guard"), dict):
         written["guard"] = {key: _without_switches(value) for key, value in guard.items()}
     return written

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from turnwise.algorithm import Algorithm, Part
 from turnwise.envs.process import EnvSource
@@ -259,6 +259,52 @@ class Log(Settings):
     """Project of Weights & Biases."""
 
 
+class PolicyChoice(Settings):
+    """One of several policies. What it leaves unsaid is as in the recipe's own model, algorithm and train."""
+
+    model: ModelChoice
+    algorithm: Algorithm
+    train: Train
+    frozen: bool = False
+    """It plays and never learns."""
+
+    @field_serializer("train")
+    def _without_steps(self, train: Train) -> dict[str, Any]:
+        """How many steps there are is the run's to say, and may change when it is resumed."""
+        return train.model_dump(mode="json", exclude={"steps"})
+
+
+class SeatChoice(Settings):
+    """Who plays a seat, one of policy, checkpoint, pool and agent. `white: rival` is short for {policy: rival}."""
+
+    policy: str | None = None
+    """A policy of this recipe."""
+    checkpoint: str | None = None
+    """The folder of a model, a checkpoint or a run; it never learns."""
+    pool: str | None = None
+    """Earlier selves of this policy, one drawn for every episode; they never learn."""
+    agent: str | None = None
+    """A scripted agent: random, oracle, or a class as package.module:Class."""
+    every: int = Field(default=10, ge=1)
+    """Steps after which a pool takes in the policy as it then is."""
+    keep: int = Field(default=4, ge=1)
+    """Selves that a pool holds; the oldest makes room."""
+    options: dict[str, Any] = {}
+    """Arguments of an agent's class."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"policy": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        said = [name for name in ("policy", "checkpoint", "pool", "agent") if getattr(self, name) is not None]
+        if len(said) != 1:
+            raise ValueError("say one of policy, checkpoint, pool and agent, such as {pool: policy, every: 10}")
+        return self
+
+
 class Recipe(Settings):
     """Everything that decides a run."""
 
@@ -279,6 +325,10 @@ class Recipe(Settings):
     guard: GuardChoice = GuardChoice()
     checkpoint: Checkpoint = Checkpoint()
     log: Log = Log()
+    policies: dict[str, PolicyChoice] = {}
+    """Several policies by name; none: one, made from model, algorithm and train."""
+    seats: dict[str, SeatChoice] = {}
+    """Who plays which seat of the environment; none: the one policy plays them all."""
 
     @field_validator("name")
     @classmethod
