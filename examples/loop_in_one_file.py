@@ -154,7 +154,7 @@ def train_step(step: int) -> None:
     batch = compute_credit(row, score(pack(kept)))
     with engine.paused():
         metrics = [update(part) for part in minibatches(batch, random.Random(f"{options.seed}:{step}"))][-1]
-    engine.publish(step + 1)
+    engine.publish(None, step + 1)
     print(
         f"step {step + 1:3d}  success {success(groups):.3f}  clip {metrics['loss/clip_fraction']:.3f}  "
         f"entropy {metrics['loss/entropy']:.3f}  scale {metrics['scale']:.2f}  {time.perf_counter() - started:.1f} s",

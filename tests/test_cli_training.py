@@ -17,7 +17,7 @@ from turnwise.runs import read_journal
 
 SMALL = [
     *("env=game/guess-number-easy", "rollout.episodes=4", "rollout.max_turns=2", "rollout.max_tokens=6"),
-    *("eval.episodes=2", "env.check=false", "rollout.engine_gib=0.02", "rollout.context=256", "algorithm=reinforce"),
+    *("eval.episodes=2", "env.check=false", "engine.memory_gib=0.02", "rollout.context=256", "algorithm=reinforce"),
 ]
 """The shipped model, and hardly anything to do."""
 
@@ -217,7 +217,7 @@ def test_eval_says_that_greedy_tries_are_all_the_same(here):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["rollout.engine_gib=1e-6"], "rollout.engine_gib is 1e-06, too little for one episode of 256 tokens"),
+        (["engine.memory_gib=1e-6"], "engine.memory_gib is 1e-06, too little for one episode of 256 tokens"),
         (["rollout.context=9999"], "rollout.context is 9999, but nano has room for 512 tokens"),
         (["env=nowhere:Env"], "nowhere"),
         (["model.template=none"], "model.template in a recipe"),

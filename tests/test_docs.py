@@ -20,12 +20,15 @@ def test_the_metrics_page_lists_exactly_the_metrics_there_are() -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guide.md"])
-def test_the_python_examples_run(page: str) -> None:
+def test_the_python_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     assert blocks
     if any("import gymnasium" in block for block in blocks):
         pytest.importorskip("gymnasium", reason="needs turnwise[gymnasium]")
     for block in blocks:
+        if file := re.match(r"# (\w+\.py)\n", block):  # a module that a later example names
+            (tmp_path / file[1]).write_text(block)
         exec(compile(block, page, "exec"), {"__name__": "example"})
 
 

@@ -89,7 +89,7 @@ def test_no_message_names_an_argument_that_a_recipe_cannot_give(words: str) -> N
 
 
 def test_arguments_of_the_engine_are_named_with_their_keys() -> None:
-    for argument, key in (("memory_bytes", "rollout.engine_gib"), ("capacity", "rollout.context")):
+    for argument, key in (("memory_bytes", "engine.memory_gib"), ("capacity", "rollout.context")):
         texts = [text for text in all_sentences() if re.search(rf"\b{argument}\b", text)]
         assert texts
         assert all(key in text for text in texts)

@@ -62,7 +62,7 @@ def _machine() -> Finding:
     memory = memory_bytes() / GIB
     text = f"{counted(cores, 'core')}, {memory:.1f} GiB of memory"
     if memory < ENOUGH_MEMORY:
-        return _finding("machine", "note", f"{text}; lower rollout.engine_gib and train.micro_tokens")
+        return _finding("machine", "note", f"{text}; lower engine.memory_gib and train.micro_tokens")
     return _finding("machine", "pass", text)
 
 

@@ -53,8 +53,12 @@ def outside_names(choices: Mapping[str, Any]) -> list[str]:
     env, source = choices.get("env"), choices.get("source")
     environment = [env.get("id"), env.get("wrappers")] if isinstance(env, Mapping) else env
     tasks = source.get("tasks") if isinstance(source, Mapping) else None
-    named = [text for text in _texts(choices.get("algorithm")) if is_outside(text) or text.endswith((".yaml", ".yml"))]
-    return [*filter(is_outside, _texts([environment, tasks])), *named]
+    engine = choices.get("engine")
+    kind = engine.get("kind") if isinstance(engine, Mapping) else engine
+    agents = [seat.get("agent") for seat in _mappings(choices.get("seats"))]
+    rows = [choices.get("algorithm"), *(policy.get("algorithm") for policy in _mappings(choices.get("policies")))]
+    named = [text for text in _texts(rows) if is_outside(text) or text.endswith((".yaml", ".yml"))]
+    return [*filter(is_outside, _texts([environment, tasks, kind, agents])), *named]
 
 
 def require_trust(file: Path, layers: Iterable[Mapping[str, Any]]) -> None:
@@ -111,6 +115,11 @@ def _signatures(file: Path) -> list[bytes]:
 
 def _signature(content: bytes, key: bytes) -> bytes:
     return hmac.new(key, content, "sha256").hexdigest().encode()
+
+
+def _mappings(table: Any) -> list[Mapping[str, Any]]:
+    """The sections of a table by name, those in short form left out."""
+    return [each for each in table.values() if isinstance(each, Mapping)] if isinstance(table, Mapping) else []
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -29,6 +29,8 @@ class StopReason(StrEnum):
         return self in (StopReason.ENV_ERROR, StopReason.TIMEOUT)
 
 
+POLICY = "policy"
+"""The name of a recipe's only policy."""
 CUTS = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL)
 """Ends by a limit of ours, not by the environment."""
 
@@ -56,7 +58,10 @@ class Turn:
     sampled_ids: Sequence[int] = ()
     logprobs: Sequence[float] | None = None
     """The sampler's log-prob of each sampled token (`mu`); None when unknown, as in demonstrations."""
+    policy: str = POLICY
+    """Who spoke: a policy of the recipe (`rival`), a snapshot of one (`rival@20`), "" for scripted agents."""
     policy_version: int = 0
+    """The oldest version that had a hand in it: in the weights or in the keys and values."""
     reward: float = 0.0
     reward_parts: Mapping[str, float] = field(default_factory=dict[str, float])
     observation: str = ""
@@ -96,6 +101,8 @@ class Trajectory:
     """Arguments that the environment was built with."""
     seed: int | None = None
     seat: str = "agent"
+    episode: str = ""
+    """The episode that the seats of one game share; the trajectory's own id where there is one seat."""
     final_ids: Sequence[int] = ()
     """Tokens that arrived after the last turn (a truncated episode's last observation)."""
     final_observation: str = ""
@@ -103,6 +110,9 @@ class Trajectory:
     """Value of the state after `final_ids` when already known; else the critic fills it in."""
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The environment's last info: success and whatever else it reports."""
+
+    def __post_init__(self) -> None:
+        self.episode = self.episode or self.id
 
     @property
     def reward(self) -> float:
@@ -125,3 +135,8 @@ class Group:
 
     id: str
     trajectories: list[Trajectory]
+    task_id: str = ""
+    """What its members are tries at; the groups of a game's seats share it."""
+
+    def __post_init__(self) -> None:
+        self.task_id = self.task_id or self.id

@@ -132,10 +132,10 @@ def changed(model: torch.nn.Module) -> None:
 @pytest.mark.parametrize("recompute", [True, False])
 def test_published_weights_are_live_at_once_and_kept_keys_are_recorded(recompute: bool) -> None:
     model = small_model("llama")
-    engine = TorchEngine(model, memory_bytes=MANY)
+    engine = TorchEngine(model, memory_bytes=MANY, recompute=recompute)
     first = engine.run([("a", [1, 2, 3, 4], GREEDY)])[0]
     changed(model)
-    engine.publish(1, recompute=recompute)
+    engine.publish(1)
     second = engine.run([("a", [5, 6], GREEDY)])[0]
     assert list(second.versions) == [1] * 8
     assert second.oldest_version == (1 if recompute else 0)
@@ -147,13 +147,13 @@ def test_published_weights_are_live_at_once_and_kept_keys_are_recorded(recompute
 
 def test_weights_may_change_in_the_middle_of_a_turn() -> None:
     model = small_model("llama")
-    engine = TorchEngine(model, memory_bytes=MANY)
+    engine = TorchEngine(model, memory_bytes=MANY, recompute=True)
     results: list[Completion] = []
     engine.submit("a", [1, 2, 3], GREEDY, results.append)
     for _ in range(4):
         engine.step()
     changed(model)
-    engine.publish(7, recompute=True)
+    engine.publish(7)
     while engine.step():
         pass
     (result,) = results
@@ -276,7 +276,7 @@ def test_bad_requests_are_refused_with_the_fix(
 
 def test_a_memory_budget_or_capacity_that_cannot_work_is_refused() -> None:
     model = small_model("llama")
-    with pytest.raises(ValueError, match=r"raise memory_bytes \(rollout.engine_gib in a recipe\)"):
+    with pytest.raises(ValueError, match=r"raise memory_bytes \(engine.memory_gib in a recipe\)"):
         TorchEngine(model, memory_bytes=100)
     with pytest.raises(ValueError, match=f"the model's context of {CONTEXT} tokens"):
         TorchEngine(model, capacity=CONTEXT + 1)

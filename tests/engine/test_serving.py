@@ -9,7 +9,7 @@ import pytest
 
 from tests.engine.shapes import small_model
 from turnwise.engine.contract import Completion, Finish, SamplingParams
-from turnwise.engine.serving import EngineServer
+from turnwise.engine.serving import EngineServer, EngineThread
 from turnwise.engine.torch_engine import TorchEngine
 
 PARAMS = SamplingParams(max_tokens=6)
@@ -73,11 +73,39 @@ def test_publish_tags_what_follows() -> None:
     async def run() -> list[Completion]:
         with EngineServer(fresh()) as engine:
             before = await engine.generate("a", [1], PARAMS)
-            engine.publish(5)
+            engine.publish(None, 5)
             return [before, await engine.generate("a", [2], PARAMS)]
 
     before, after = asyncio.run(run())
     assert (set(before.versions), set(after.versions)) == ({0}, {5})
+
+
+def test_engines_that_share_a_thread_pause_expect_and_end_together() -> None:
+    async def run() -> tuple[bool, bool, list[Completion]]:
+        thread = EngineThread()
+        first, second = EngineServer(fresh(), thread=thread), EngineServer(fresh(), thread=thread)
+        first.expect(2)
+        waiting = [asyncio.create_task(first.generate("a", [1, 2], PARAMS))]
+        await asyncio.sleep(0.05)
+        early = waiting[0].done()
+        waiting.append(asyncio.create_task(second.generate("b", [1, 2], PARAMS)))
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        second.expect(None)
+        completions = await asyncio.gather(*waiting)
+        with second.paused():
+            held = asyncio.create_task(first.generate("a", [1], PARAMS))
+            await asyncio.sleep(0.05)
+            through = held.done()
+        completions.append(await held)
+        first.shutdown()
+        with pytest.raises(RuntimeError, match="the engine has stopped"):
+            await second.generate("c", [1], PARAMS)
+        return early, through, completions
+
+    early, through, completions = asyncio.run(run())
+    assert (early, through) == (False, False)
+    alone = fresh().run([("a", [1, 2], PARAMS)])[0]
+    assert list(completions[0].ids) == list(alone.ids)
 
 
 def test_shutdown_ends_the_thread_and_later_calls_are_refused() -> None:

@@ -13,7 +13,7 @@ from turnwise.batch import TokenBatch
 from turnwise.learn import learner
 from turnwise.learn.learner import Learner, Report
 from turnwise.policy.text import TextPolicy
-from turnwise.train import stages
+from turnwise.train import setup
 
 STEPS, WRONG = 30, 20
 """How long a run is, and the first step in which something is wrong. By then the agent succeeds nearly always."""
@@ -39,14 +39,14 @@ def recipe(**changes: Any) -> dict[str, Any]:
 
 def gradient_of_nan(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """In three steps from step 20 on a gradient holds NaN."""
-    load, learn, now = stages.load_policy, Learner.learn, [0]
+    load, learn, now = setup.load_policy, Learner.learn, [0]
 
     def learn_and_tell(learner: Learner, batch: TokenBatch, step: int, *others: Any) -> Report:
         now[0] = step
         return learn(learner, batch, step, *others)
 
-    def load_and_hook(*arguments: Any) -> TextPolicy:
-        policy = load(*arguments)
+    def load_and_hook(*arguments: Any, **options: Any) -> TextPolicy:
+        policy = load(*arguments, **options)
         next(iter(policy.trainable().values())).register_hook(spoil)
         return policy
 
@@ -54,7 +54,7 @@ def gradient_of_nan(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return gradient * math.nan if WRONG <= now[0] < WRONG + 3 else gradient
 
     monkeypatch.setattr(Learner, "learn", learn_and_tell)
-    monkeypatch.setattr(stages, "load_policy", load_and_hook)
+    monkeypatch.setattr(setup, "load_policy", load_and_hook)
     return {}
 
 

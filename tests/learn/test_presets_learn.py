@@ -18,6 +18,7 @@ from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.recipe.loading import load_recipe
 from turnwise.recipe.schema import Recipe
+from turnwise.sources.cast import Cast
 from turnwise.sources.played import Played
 from turnwise.sources.player import Player
 from turnwise.train.rollout_metrics import read_rollout
@@ -59,7 +60,7 @@ def recipe_of(name: str) -> Recipe:
 @contextmanager
 def playing(recipe: Recipe) -> Iterator[tuple[TextPolicy, Player]]:
     policy = TextPolicy.load("nano")
-    player = Player(policy, rollout=recipe.rollout, renderer=Renderer(policy.tokenizer), seed=recipe.seed)
+    player = Player(Cast.alone(policy, Renderer(policy.tokenizer)), rollout=recipe.rollout, seed=recipe.seed)
     try:
         yield policy, player
     finally:

@@ -10,7 +10,7 @@ from tests.learn.small_learners import SETTINGS, make_groups, make_learner, make
 from tests.train.recorded_runs import make_run
 from turnwise.batch import TokenBatch
 from turnwise.learn.learner import Learner
-from turnwise.learn.token_ledger import write_tokens
+from turnwise.learn.token_ledger import token_rows, write_tokens
 from turnwise.runs import RunFolder, read_groups, read_rows
 from turnwise.sources.imitation import IMITATION
 from turnwise.types import Group
@@ -21,7 +21,7 @@ def write(folder: Path, learner: Learner, groups: list[Group]) -> tuple[TokenBat
     batch = learner.prepare(groups)
     assert batch is not None
     learner.learn(batch, 1)
-    write_tokens(folder / "tokens.jsonl.zst", learner, batch)
+    write_tokens(folder / "tokens.jsonl.zst", token_rows(learner, batch))
     return batch, list(read_rows(folder / "tokens.jsonl.zst"))
 
 
@@ -108,7 +108,7 @@ def test_numbers_that_are_not_finite_are_written_as_null_and_stop_nothing(tmp_pa
     assert batch is not None
     with torch.no_grad():
         next(iter(learner.policy.trainable().values())).fill_(torch.nan)
-    write_tokens(tmp_path / "tokens.jsonl.zst", learner, batch)
+    write_tokens(tmp_path / "tokens.jsonl.zst", token_rows(learner, batch))
     row = next(read_rows(tmp_path / "tokens.jsonl.zst"))
     assert set(row["new"]) == set(row["ratio"]) == {None}
     assert None not in row["old"]

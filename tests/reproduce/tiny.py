@@ -29,7 +29,8 @@ RECIPE = """
 model: pico
 env: {id: lookup/2hop, kwargs: {hops: [1]}, check: false}
 sft: {demonstrations: 512, epochs: 3, batch: 32, learning_rate: 1.0e-2}
-rollout: {episodes: 16, max_turns: 5, max_tokens: 8, context: 96, engine_gib: 0.02}
+rollout: {episodes: 16, max_turns: 5, max_tokens: 8, context: 96}
+engine: {memory_gib: 0.02}
 train: {steps: 2}
 eval: {every: 1, episodes: 8}
 guard: off
@@ -61,7 +62,8 @@ GUESS_RECIPE = """
 model: pico-guess
 env: {id: game/guess-number-easy, kwargs: {high: 4, max_turns: 6}, check: false}
 sft: {demonstrations: 128, epochs: 1, batch: 16, learning_rate: 1.0e-2}
-rollout: {episodes: 8, max_turns: 6, max_tokens: 3, context: 152, engine_gib: 0.02}
+rollout: {episodes: 8, max_turns: 6, max_tokens: 3, context: 152}
+engine: {memory_gib: 0.02}
 train: {steps: 1}
 eval: {every: 1, episodes: 16}
 guard: off

@@ -1,6 +1,7 @@
 """An engine and a scorer that are too simple to be wrong: one full forward pass per token, one sequence at a time."""
 
 import random
+from contextlib import nullcontext
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -26,7 +27,23 @@ def tiny_llama(vocabulary, *, seed=0):
         return LlamaForCausalLM(config).eval()
 
 
-class ReferenceEngine:
+class PlainEngine:
+    """What the contract asks of an engine besides sessions, where there is nothing to do."""
+
+    lockstep = False
+    busy_seconds = 0.0
+
+    def publish(self, weights, version): ...
+
+    def paused(self):
+        return nullcontext()
+
+    def expect(self, requests): ...
+
+    def shutdown(self): ...
+
+
+class ReferenceEngine(PlainEngine):
     """Draws each token by a number that depends on seed, session and position alone."""
 
     def __init__(self, model, *, tokenizer=None, context=1024, seed=0):
@@ -71,7 +88,7 @@ class ReferenceEngine:
             return Finish.MAX_TOKENS
         return Finish.CONTEXT_FULL if len(ids) >= self.context else None
 
-    def publish(self, version):
+    def publish(self, weights, version):
         self.version = version
 
     def close(self, session):

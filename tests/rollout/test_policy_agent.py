@@ -3,12 +3,13 @@
 import asyncio
 import random
 import threading
+from dataclasses import replace
 
 import pytest
 
 from tests.envs.broken import Sound
 from tests.policy.tokenizers_for_chat import chat_tokenizer
-from tests.rollout.reference_engine import ReferenceEngine, score, tiny_llama
+from tests.rollout.reference_engine import PlainEngine, ReferenceEngine, score, tiny_llama
 from turnwise.engine.contract import Completion, Finish, SamplingParams
 from turnwise.envs import Env
 from turnwise.policy.rendering import Renderer
@@ -43,7 +44,7 @@ def sequence(trajectory):
     return ids + list(trajectory.final_ids)
 
 
-class Scripted:
+class Scripted(PlainEngine):
     """An engine that says what it is told to."""
 
     capacity = 1024
@@ -54,8 +55,6 @@ class Scripted:
     async def generate(self, session, new_ids, params):
         self.asked.append((session, list(new_ids)))
         return self.completions[(len(self.asked) - 1) % len(self.completions)]
-
-    def publish(self, version): ...
 
     def close(self, session):
         self.closed.append(session)
@@ -191,6 +190,13 @@ def test_a_finished_episode_has_no_final_ids_and_the_oldest_version_counts():
     )
     assert (trajectory.terminated, list(trajectory.final_ids)) == (True, [])
     assert (trajectory.turns[-1].action, trajectory.turns[-1].policy_version) == (r"\boxed{3}", 6)
+
+
+def test_keys_and_values_older_than_every_token_decide_the_version_of_a_turn():
+    said = replace(completion("hm", versions=[7] * (len(TOKENIZER.encode("hm")) + 1)), oldest_version=4)
+    agent = PolicyAgent(engine=Scripted(said), renderer=Renderer(TOKENIZER))
+    (trajectory,) = run(agent, [EpisodeSpec(env=Sound)], limits=Limits(max_turns=1))
+    assert trajectory.turns[0].policy_version == 4
 
 
 def test_a_rewritten_history_goes_to_a_new_session_with_the_whole_prompt():

@@ -104,17 +104,17 @@ def test_a_restored_run_keeps_what_it_has_measured(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", recipe.model_dump(mode="json"), {"threads": 1})
     console = Screen()
     console.started(recipe, folder.path)
-    trainer = Trainer(recipe, folder, TextPolicy.load("pico"), console=console)
+    trainer = Trainer(recipe, folder, {"policy": TextPolicy.load("pico")}, console=console)
     measured = list[dict[str, Any]]()
-    keep_promises = trainer._keep_promises
+    do_what_is_due = trainer._do_what_is_due
 
     def restore(step: int) -> None:
-        keep_promises(step)
+        do_what_is_due(step)
         measured.append(trainer.source.state_dict())
-        trainer._restore()
+        trainer._restore(trainer.trainees[0])
         measured.append(trainer.source.state_dict())
 
-    trainer._keep_promises = restore
+    trainer._do_what_is_due = restore
     trainer.run()
     assert measured[0]["settled"]
     assert measured[0] == measured[1]

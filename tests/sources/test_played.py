@@ -12,7 +12,8 @@ from turnwise.algorithm import apply_filters, explain, preset
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.packing import pack
-from turnwise.sources.cursor import is_own, task_of
+from turnwise.sources.cast import Cast
+from turnwise.sources.cursor import is_own
 from turnwise.sources.making import make_source
 from turnwise.sources.player import Player
 from turnwise.sources.source import Source
@@ -28,7 +29,7 @@ def sources() -> Iterator[Any]:
 
     def make(changes: dict[str, Any], model: str = "pico") -> Source:
         recipe, policy = small_recipe({"model": model, **changes}), TextPolicy.load(model)
-        player = Player(policy, rollout=recipe.rollout, renderer=Renderer(policy.tokenizer), seed=recipe.seed)
+        player = Player(Cast.alone(policy, Renderer(policy.tokenizer)), rollout=recipe.rollout, seed=recipe.seed)
         opened.extend([player, source := make_source(recipe, player)])
         return source
 
@@ -100,7 +101,7 @@ def test_a_group_of_failures_has_variance_once_the_expert_has_joined(sources: An
     groups = refilled.groups(1)
     assert refilled.metrics()["source/missing"] == 0
     failed = [group for group in groups if not any(each.success for each in group.trajectories[:4])]
-    assert {task_of(group) for group in failed} <= {task_of(g) for g in apply_filters(preset("dapo"), groups)}
+    assert {group.task_id for group in failed} <= {g.task_id for g in apply_filters(preset("dapo"), groups)}
 
 
 def test_dapo_refills_and_explain_says_so() -> None:

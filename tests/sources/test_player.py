@@ -11,6 +11,7 @@ from tests.train.small_runs import ENVS, small_recipe, trajectories
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.episode import EpisodeSpec
+from turnwise.sources.cast import Cast
 from turnwise.sources.player import Player
 from turnwise.types import Group, StopReason
 
@@ -19,7 +20,7 @@ from turnwise.types import Group, StopReason
 def player(policy: TextPolicy | None = None, *, lockstep: bool = True, **rollout: Any) -> Iterator[Player]:
     policy = policy or TextPolicy.load("pico")
     recipe = small_recipe({"rollout": rollout})
-    made = Player(policy, rollout=recipe.rollout, renderer=Renderer(policy.tokenizer), seed=3, lockstep=lockstep)
+    made = Player(Cast.alone(policy, Renderer(policy.tokenizer)), rollout=recipe.rollout, seed=3, lockstep=lockstep)
     try:
         yield made
     finally:

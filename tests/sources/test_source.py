@@ -25,6 +25,7 @@ from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.recipe.schema import Recipe
 from turnwise.runs.folder import RunFolder
+from turnwise.sources.cast import Cast
 from turnwise.sources.played import Played, answers_inline
 from turnwise.sources.played_ahead import PlayedAhead
 from turnwise.sources.player import Player
@@ -92,7 +93,7 @@ def train_in(recipe: Recipe, make_source: Callable[[Player, Recipe], Source]) ->
     """Seconds from the first step to the last, the first rollout included."""
     policy = TextPolicy.load("pico")
     learner = Learner(policy, recipe.algorithm, recipe.train)
-    player = Player(policy, rollout=recipe.rollout, renderer=Renderer(policy.tokenizer), seed=0, lockstep=False)
+    player = Player(Cast.alone(policy, Renderer(policy.tokenizer)), rollout=recipe.rollout, seed=0, lockstep=False)
     learner.hold = player.paused
     started = time.perf_counter()
     source = make_source(player, recipe)
@@ -137,7 +138,7 @@ def test_what_was_played_ahead_is_kept_by_the_checkpoint_and_learned_from_after_
     folder = RunFolder.create(tmp_path / "run", recipe.model_dump(mode="json"), {"threads": 1})
     console = Patient(after=3)
     console.started(recipe, folder.path)
-    console.trainer = Trainer(recipe, folder, TextPolicy.load("pico"), console=console)
+    console.trainer = Trainer(recipe, folder, {"policy": TextPolicy.load("pico")}, console=console)
     with pytest.raises(LostMachineError):
         console.trainer.run()
     checkpoint = folder.checkpoints.latest()
@@ -156,7 +157,7 @@ def test_what_was_played_ahead_is_kept_by_the_checkpoint_and_learned_from_after_
 def test_steps_that_a_checkpoint_kept_are_not_played_again() -> None:
     recipe = small_recipe({**slow(0.0, max_lag=1), "train": {"steps": 3}})
     policy = TextPolicy.load("pico")
-    player = Player(policy, rollout=recipe.rollout, renderer=Renderer(policy.tokenizer), seed=0, lockstep=False)
+    player = Player(Cast.alone(policy, Renderer(policy.tokenizer)), rollout=recipe.rollout, seed=0, lockstep=False)
     kept = {1: player.play(step_specs(recipe, 1)), 2: player.play(step_specs(recipe, 2))}
     source = PlayedAhead(player, recipe, first=1, kept=kept)
     try:
@@ -173,7 +174,7 @@ def test_steps_that_a_checkpoint_kept_are_not_played_again() -> None:
 def test_closing_does_not_wait_for_episodes_in_flight() -> None:
     recipe = small_recipe(slow(30.0, max_lag=1))
     policy = TextPolicy.load("pico")
-    player = Player(policy, rollout=recipe.rollout, renderer=Renderer(policy.tokenizer), seed=0, lockstep=False)
+    player = Player(Cast.alone(policy, Renderer(policy.tokenizer)), rollout=recipe.rollout, seed=0, lockstep=False)
     source = PlayedAhead(player, recipe, first=1)
     time.sleep(1)  # by now every episode is in its environment
     started = time.perf_counter()
@@ -187,20 +188,20 @@ def test_after_a_restore_nothing_is_learned_that_the_policy_given_up_has_played(
     folder = RunFolder.create(tmp_path / "run", recipe.model_dump(mode="json"), {"threads": 1})
     console = Screen()
     console.started(recipe, folder.path)
-    trainer = Trainer(recipe, folder, TextPolicy.load("pico"), console=console)
-    keep_promises = trainer._keep_promises
+    trainer = Trainer(recipe, folder, {"policy": TextPolicy.load("pico")}, console=console)
+    do_what_is_due = trainer._do_what_is_due
 
     def restore_after_three(step: int) -> None:
-        keep_promises(step)
+        do_what_is_due(step)
         if step == 3:
             deadline = time.monotonic() + 60
             while not trainer.source.ahead():
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-            trainer._restore()
+            trainer._restore(trainer.trainees[0])
             assert trainer.source.ahead() == {}
 
-    trainer._keep_promises = restore_after_three
+    trainer._do_what_is_due = restore_after_three
     assert trainer.run()["step"] == 6
     later = [one for step in (4, 5, 6) for one in trajectories(played(folder.path, step))]
     assert min(turn.policy_version for one in later for turn in one.turns) == 3
@@ -210,7 +211,7 @@ def test_a_mistake_in_the_episodes_reaches_whoever_asks_for_them() -> None:
     recipe = small_recipe(slow(0.0, max_lag=1))
     recipe = recipe.model_copy(update={"env": recipe.env.model_copy(update={"kwargs": {"second": 1}})})
     policy = TextPolicy.load("pico")
-    player = Player(policy, rollout=recipe.rollout, renderer=Renderer(policy.tokenizer), seed=0, lockstep=False)
+    player = Player(Cast.alone(policy, Renderer(policy.tokenizer)), rollout=recipe.rollout, seed=0, lockstep=False)
     source = PlayedAhead(player, recipe, first=1)
     try:
         with pytest.raises(ValueError, match="second"):

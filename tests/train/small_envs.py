@@ -42,6 +42,37 @@ class Say(Env):
         return f"from {self.rng.choice('efgh')} {self.rng.choice('1234')}"
 
 
+class Duel(Env):
+    """Two seats in turn: each earns the share of its own turns that begin with a wanted word."""
+
+    seats = ("left", "right")
+
+    def __init__(self, *, rounds: int = 1, split: str = "train") -> None:
+        super().__init__(split=split)
+        self.rounds = rounds
+
+    def reset(self, seed: int | None = None, task: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.moves = 0
+        return self._observation(), {"seat": "left"}
+
+    def step(self, action: str) -> Any:
+        actor, self.moves = self.seats[self.moves % 2], self.moves + 1
+        done = self.moves == 2 * self.rounds
+        rewards = {actor: (action.split(" ")[0] in WANTED) / self.rounds}
+        info = {"seat": self.seats[self.moves % 2], "rewards": rewards}
+        return self._observation(), rewards[actor], done, False, info
+
+    def sample_random_action(self) -> str:
+        return self.rng.choice("abcdefgh")
+
+    def oracle(self) -> str:
+        return "a"
+
+    def _observation(self) -> str:
+        return f"from {self.rng.choice('efgh')} {self.rng.choice('1234')}"
+
+
 class Slow(Say):
     """Every step takes `seconds`, give or take `jitter` of them that no seed decides."""
 

@@ -100,7 +100,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_stop_of_the_guard_is_in_its_checkpoint_and_in_its_event(stopped: Path) -> None:
     latest = RunFolder.open(stopped).checkpoints.latest()
     assert latest is not None
-    reason = read_state(latest)["guard"]["stopped"]
+    reason = read_state(latest)["policies"]["policy"]["guard"]["stopped"]
     assert reason.startswith("faults at step 2: ")
     assert rows(stopped, "events")[-1]["kind"] == "stopped"
     assert rows(stopped, "events")[-1]["reason"] == reason

@@ -118,7 +118,7 @@ def test_the_lines_say_how_they_were_reckoned_and_when_memory_is_short() -> None
     assert lines[0] == "model   nano: 3.74 M parameters, 3.74 M of them learn"
     assert "a bound from arithmetic; the first steps tell better" in lines[-1]
     assert "too much" not in lines[1]
-    huge = estimate(load_recipe(None, {**ON_CPU, "rollout": {"engine_gib": 1e6}}), rates=RATES).lines()
+    huge = estimate(load_recipe(None, {**ON_CPU, "engine": {"memory_gib": 1e6}}), rates=RATES).lines()
     assert "too much; lower" in huge[1]
 
 

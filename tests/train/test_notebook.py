@@ -16,8 +16,8 @@ from tests.train.small_runs import Screen, last_tensors, small_recipe
 from turnwise.audit.replay import replay_step
 from turnwise.audit.replay_episode import replay_episode
 from turnwise.audit.verify import verify_run
+from turnwise.engine import kinds
 from turnwise.envs.play import play_in_terminal
-from turnwise.sources import player
 from turnwise.train.stages import evaluate_model, imitate, resume, train
 from turnwise.waiting import LoopRunner, finish
 
@@ -71,7 +71,7 @@ def test_a_start_that_fails_leaves_nothing_that_blocks_the_next(
 ) -> None:
     folder, recipe = tmp_path / "run", small_recipe({**_SHORT, "sft": {"demonstrations": 8, "epochs": 1, "batch": 8}})
     with monkeypatch.context() as patch:
-        patch.setattr(player, "TorchEngine", _without_memory)
+        patch.setattr(kinds, "TorchEngine", _without_memory)
         for start in (train, imitate):
             with pytest.raises(MemoryError):
                 start(recipe, folder, console=Screen())

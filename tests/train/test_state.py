@@ -47,7 +47,7 @@ def test_a_learner_from_a_checkpoint_goes_on_bit_for_bit(tmp_path: Path, name: s
     train = SETTINGS.model_copy(update=settings)
     learner = make_learner(preset, train=train, lora=lora, **changes)
     learn(learner, first=1, last=2)
-    write_state(tmp_path, learner, {"progress": {"step": 2}})
+    write_state(tmp_path, [learner], {"progress": {"step": 2}})
     assert read_state(tmp_path)["progress"] == {"step": 2}
     resumed = make_learner(preset, train=train, lora=lora, **changes)
     load_learner(tmp_path, resumed)
@@ -61,7 +61,7 @@ def test_a_learner_from_a_checkpoint_goes_on_bit_for_bit(tmp_path: Path, name: s
 def test_a_learner_of_any_family_goes_on_bit_for_bit(tmp_path: Path, family: str) -> None:
     learner, resumed = (Learner(TextPolicy(make_family(family)), row("rebn", {}), SETTINGS, seed=0) for _ in range(2))
     learn(learner, first=1, last=2)
-    write_state(tmp_path, learner, {})
+    write_state(tmp_path, [learner], {})
     load_learner(tmp_path, resumed)
     assert_same(learner, resumed)
 
@@ -70,7 +70,7 @@ def test_half_precision_weights_go_on_from_their_single_precision_copies(tmp_pat
     train = SETTINGS.model_copy(update={"learning_rate": 1e-5})
     learners = [Learner(make_policy(dtype=torch.bfloat16), row("rebn", {}), train, seed=0) for _ in range(2)]
     learn(learners[0], first=1, last=2)
-    write_state(tmp_path, learners[0], {})
+    write_state(tmp_path, [learners[0]], {})
     load_learner(tmp_path, learners[1])
     assert_same(*learners)
     for each in learners:
@@ -80,7 +80,7 @@ def test_half_precision_weights_go_on_from_their_single_precision_copies(tmp_pat
 
 def test_loading_happens_in_place_so_that_an_engine_sees_it(tmp_path: Path) -> None:
     learner = make_learner("rebn")
-    write_state(tmp_path, learner, {})
+    write_state(tmp_path, [learner], {})
     addresses = [weight.data_ptr() for weight in learner.policy.trainable().values()]
     start = weights(learner)
     learn(learner, first=1, last=1)
@@ -98,7 +98,7 @@ def test_the_folder_is_a_model_that_transformers_loads_and_that_says_the_same(tm
         pytest.importorskip("peft", reason="needs turnwise[lora]")
     learner = make_learner("rebn", lora=lora)
     learn(learner, first=1, last=1)
-    write_state(tmp_path, learner, {})
+    write_state(tmp_path, [learner], {})
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     batch = pack(make_groups())
     torch.testing.assert_close(
@@ -108,9 +108,9 @@ def test_the_folder_is_a_model_that_transformers_loads_and_that_says_the_same(tm
 
 def test_groups_played_ahead_come_back_as_they_were(tmp_path: Path) -> None:
     ahead = {7: make_groups(seed=7), 8: make_groups(seed=8)}
-    write_state(tmp_path, make_learner("rebn"), {}, ahead)
+    write_state(tmp_path, [make_learner("rebn")], {}, ahead)
     assert read_ahead(tmp_path) == ahead
     other = tmp_path / "without"
     other.mkdir()
-    write_state(other, make_learner("rebn"), {})
+    write_state(other, [make_learner("rebn")], {})
     assert read_ahead(other) == {}

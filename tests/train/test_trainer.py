@@ -10,7 +10,7 @@ from tests.train.small_runs import LostMachineError, Screen, Stopping, last_tens
 from turnwise.policy.text import TextPolicy
 from turnwise.runs import read_groups
 from turnwise.runs.folder import RunFolder
-from turnwise.train import stages
+from turnwise.train import setup
 from turnwise.train.stages import resume
 from turnwise.train.state import read_state
 
@@ -87,13 +87,13 @@ def test_broken_weights_end_a_run_that_nobody_watches(tmp_path: Path, monkeypatc
 def _give_policy(monkeypatch: pytest.MonkeyPatch, console: Poisoned) -> None:
     """Let the console know the policy that is trained."""
 
-    load = stages.load_policy
+    load = setup.load_policy
 
-    def load_and_tell(*arguments: Any) -> TextPolicy:
-        console.policy = policy = load(*arguments)
+    def load_and_tell(*arguments: Any, **options: Any) -> TextPolicy:
+        console.policy = policy = load(*arguments, **options)
         return policy
 
-    monkeypatch.setattr(stages, "load_policy", load_and_tell)
+    monkeypatch.setattr(setup, "load_policy", load_and_tell)
 
 
 @pytest.mark.parametrize("lora", [None, {"rank": 4}], ids=["full", "adapter"])
@@ -165,7 +165,7 @@ def test_an_older_checkpoint_finds_what_it_names_when_the_newest_is_damaged(tmp_
     run(tmp_path / "run", recipe)
     checkpoints = RunFolder.open(tmp_path / "run").checkpoints
     for step in (6, 5, 4):
-        assert read_state(checkpoints.at(step))["progress"]["reference"] in checkpoints.steps()
+        assert read_state(checkpoints.at(step))["policies"]["policy"]["standing"]["reference"] in checkpoints.steps()
     (checkpoints.at(6) / "model.safetensors").write_bytes(b"damaged")
     with pytest.warns(UserWarning, match="step_000006 is passed over"):
         assert run(tmp_path / "run")["step"] == 6

@@ -62,6 +62,8 @@ class Algorithm(BaseModel):
     minibatches: int = Field(default=1, ge=1, strict=True)
     max_lag: int = Field(default=0, ge=0, strict=True)
     """How many versions behind the learner a sampled turn may be; 0 is synchronous."""
+    compares: Literal["seat", "task"] = "seat"
+    """Who is in a group: the tries of one seat at a task, or those of all seats that the policy plays."""
 
     @field_validator(
         "sampling", "advantage", "normalizer", "ratio", "mismatch", "surrogate", "scale", "weights", mode="after"

@@ -16,6 +16,9 @@ from turnwise.learn.learner import Learner
 from turnwise.policy.text import Reference, TextPolicy
 from turnwise.recipe.loading import load_recipe
 from turnwise.recipe.schema import Recipe
+from turnwise.recipe.seating import policies_of, recipe_of, seats_of
+from turnwise.rollout.scheduler import at_seats
+from turnwise.runs.checkpoints import policy_folder
 from turnwise.runs.disk import RunFolderError
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import read_groups
@@ -101,42 +104,52 @@ class Recording:
         """The checkpoint of a step; None where it is not kept, or not whole."""
         return self.run.checkpoints.find(step)
 
-    @property
-    def origin(self) -> str | Path:
-        """The model with which the stage began."""
-        if (first := self.checkpoint(0)) is not None:  # an adapter that is merged into it is still zero
-            return first
+    def groups_of(self, name: str, step: int) -> list[Group]:
+        """What a policy had to learn from in a step: what was played at its seats."""
+        return at_seats(self.groups(step), seats_of(self.recipe, name))
+
+    def origin(self, name: str) -> str | Path:
+        """The model with which a policy began the stage."""
+        frozen = policies_of(self.recipe)[name].frozen
+        if (first := self.checkpoint(0)) is not None and not frozen:  # an adapter that is merged into it is still zero
+            return policy_folder(first, name)
         if self.imitates or self.recipe.sft is None:
-            return self.recipe.model.name
+            return recipe_of(self.recipe, name).model.name
         imitated = RunFolder.open(self.run.path / SFT).checkpoints.latest()
         if imitated is None:
             raise ValueError(f"{self.run.path / SFT} has no whole checkpoint, with which reinforcement began")
         return imitated
 
-    def learner(self, step: int) -> Learner:
-        """The learner as it was after `step` steps, of which a checkpoint is kept; 0: as it began."""
-        policy = load_policy(self.recipe, self.origin)
-        learner = self._make_learner(policy, step + 1)
+    def learner(self, name: str, step: int) -> Learner:
+        """A policy's learner as it was after `step` steps, of which a checkpoint is kept; 0: as it began."""
+        policy = load_policy(recipe_of(self.recipe, name), self.origin(name))
+        learner = self._make_learner(name, policy, step + 1)
         if step:
             checkpoint = self.run.checkpoints.at(step)
-            state = read_state(checkpoint)
+            state = read_state(checkpoint)["policies"][name]
             load_learner(checkpoint, learner)
             learner.rate_factor = state["guard"]["learning_rate_factor"]
-            renewed = state["progress"]["reference"]
-            if learner.reference is not None and renewed:
-                learner.reference = Reference.of_folder(self.run.checkpoints.at(renewed), like=policy)
+            if renewed := state["standing"]["reference"]:
+                folder = policy_folder(self.run.checkpoints.at(renewed), name)
+                learner.reference = Reference.of_folder(folder, like=policy)
         return learner
 
     def successor(self, learner: Learner, step: int) -> Learner:
         """The learner as a command made it that took the run on before `step` with a change."""
-        changed = self._make_learner(learner.policy, step, learner.reference)
+        changed = self._make_learner(learner.name, learner.policy, step, learner.reference)
         hand_over(learner, changed)
         return changed
 
-    def _make_learner(self, policy: TextPolicy, step: int, reference: Reference | None = None) -> Learner:
-        recipe, temperature = self.recipe_at(step), self.temperature(step)
+    def _make_learner(self, name: str, policy: TextPolicy, step: int, reference: Reference | None = None) -> Learner:
+        recipe = recipe_of(self.recipe_at(step), name)
         return Learner(
-            policy, recipe.algorithm, recipe.train, seed=recipe.seed, temperature=temperature, reference=reference
+            policy,
+            recipe.algorithm,
+            recipe.train,
+            seed=recipe.seed,
+            temperature=self.temperature(step),
+            reference=reference,
+            name=name,
         )
 
     def other_circumstances(self) -> list[str]:

@@ -17,6 +17,7 @@ from turnwise.audit.recorded import Recording
 from turnwise.guard.guard import Guard
 from turnwise.learn.learner import Learner, Report
 from turnwise.policy.text import Reference
+from turnwise.recipe.seating import prefix_of, recipe_of, trained_policies
 from turnwise.runs.journal import plain
 from turnwise.train.state import read_state
 
@@ -86,11 +87,15 @@ def replay_step(folder: Path, step: int, *, note: Callable[[str], None] | None =
     recording.require_ledgers(range(start + 1, step + 1))
     _refuse_restores(recording, range(start + 1, step))
     torch.set_num_threads(recording.run.circumstance("threads", int))  # sums in another order would be other sums
-    report = _learn_again(recording, start, step, note)
+    numbers: list[Compared] = []
+    for name in trained_policies(recording.recipe):
+        report = _learn_again(recording, name, start, step, note)
+        prefix = prefix_of(recording.recipe, name)
+        numbers += _compare(recorded[step], plain(report.metrics, lambda _: None), prefix)
     return Replayed(
         step=step,
         start=start,
-        numbers=_compare(recorded[step], plain(report.metrics, lambda _: None)),
+        numbers=numbers,
         circumstances=recording.other_circumstances(),
     )
 
@@ -99,8 +104,9 @@ def _find_start(recording: Recording, step: int) -> int:
     """The newest whole checkpoint before the step; the beginning needs none, for it follows from the recipe."""
     for kept in reversed(recording.run.checkpoints.steps()):
         if 0 < kept < step and (checkpoint := recording.checkpoint(kept)) is not None:
-            reference = read_state(checkpoint)["progress"]["reference"]
-            if not reference or recording.checkpoint(reference) is not None:
+            standings = [policy["standing"] for policy in read_state(checkpoint)["policies"].values()]
+            references = {standing["reference"] for standing in standings if standing["reference"]}
+            if all(recording.checkpoint(reference) is not None for reference in references):
                 return kept
     return 0
 
@@ -119,15 +125,15 @@ def _refuse_restores(recording: Recording, between: range) -> None:
                 )
 
 
-def _learn_again(recording: Recording, start: int, step: int, note: Callable[[str], None] | None) -> Report:
-    """Steps start + 1 to `step`, with what the guard did in between; the last one's report."""
-    learner, recipe, report = recording.learner(start), recording.recipe_at(start + 1), Report()
+def _learn_again(recording: Recording, name: str, start: int, step: int, note: Callable[[str], None] | None) -> Report:
+    """A policy's steps start + 1 to `step`, with what the guard did in between; the last one's report."""
+    learner, recipe, report = recording.learner(name, start), recording.recipe_at(start + 1), Report()
     for number in range(start + 1, step + 1):
         if note is not None:
             note(f"learning step {number}")
         if (now := recording.recipe_at(number)) != recipe:
             learner, recipe = recording.successor(learner, number), now
-        batch = learner.prepare(recording.groups(number))
+        batch = learner.prepare(recording.groups_of(name, number))
         # Whether an update is left out depends on its own numbers alone, so the guard decides as it did.
         report = Report() if batch is None else learner.learn(batch, number, Guard(recipe.guard).allows)
         if number < step:
@@ -137,14 +143,16 @@ def _learn_again(recording: Recording, start: int, step: int, note: Callable[[st
 
 def _carry_on(recording: Recording, learner: Learner, step: int) -> None:
     """What happened after a step: a smaller learning rate, a new reference."""
-    recipe = recording.recipe_at(step)
-    if any(event["action"] == "shrink" for event in recording.guard_events(step)):
+    recipe = recipe_of(recording.recipe_at(step), learner.name)
+    events = [event for event in recording.guard_events(step) if event.get("policy", learner.name) == learner.name]
+    if any(event["action"] == "shrink" for event in events):
         learner.rate_factor *= recipe.guard.shrink
     every = recipe.train.reference_every
     if every is not None and learner.reference is not None and step % every == 0:
         learner.reference = Reference.copy_of(learner.policy)
 
 
-def _compare(recorded: Mapping[str, Any], replayed: Mapping[str, Any]) -> list[Compared]:
-    names = [name for name in {**recorded, **replayed} if name.startswith(_COMPARED)]
+def _compare(recorded: Mapping[str, Any], replayed: Mapping[str, Any], prefix: str) -> list[Compared]:
+    replayed = {f"{prefix}{name}": value for name, value in replayed.items()}
+    names = [name for name in {**recorded, **replayed} if name.startswith(tuple(prefix + area for area in _COMPARED))]
     return [Compared(name=name, recorded=recorded.get(name), replayed=replayed.get(name)) for name in names]

@@ -87,9 +87,8 @@ def replay_episode(folder: Path, step: int, episode: str) -> ReplayedEpisode:
 
 def _seats_of(played: list[Trajectory], episode: str) -> dict[str, Trajectory]:
     """The trajectories of one episode by seat; a seat's own id names its episode too."""
-    # With several seats a trajectory's id ends in the seat's name.
-    names = {t.id.removesuffix(f"/{t.seat}") for t in played if episode in (t.id, t.id.removesuffix(f"/{t.seat}"))}
-    seats = {t.seat: t for t in played if t.id.removesuffix(f"/{t.seat}") in names}
+    names = {trajectory.episode for trajectory in played if episode in (trajectory.id, trajectory.episode)}
+    seats = {trajectory.seat: trajectory for trajectory in played if trajectory.episode in names}
     if not seats:
         near = difflib.get_close_matches(episode, [t.id for t in played], n=3, cutoff=0.0)
         raise ValueError(f"the step has no episode {episode!r}; it has {len(played)}, such as {', '.join(near)}")

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,14 @@ from turnwise.batch import Scores
 from turnwise.envs.check import Finding
 from turnwise.learn.batches import score_in_parts
 from turnwise.policy.text import TextPolicy
+from turnwise.recipe.seating import recipe_of, trained_policies
 from turnwise.rollout.packing import pack
 from turnwise.rollout.token_checks import Gap, check_ledger, check_logprob_gap
+from turnwise.runs.checkpoints import policy_folder
 from turnwise.runs.disk import RunFolderError
 from turnwise.runs.ledger import read_rows
 from turnwise.train.setup import load_policy, make_renderer
-from turnwise.types import Group, Trajectory
+from turnwise.types import POLICY, Group, Trajectory
 
 CHECKS = ("tokens", "masks", "versions", "gap")
 TOLERANCE = {"fp32": 1e-3, "bf16": 0.05}
@@ -66,22 +68,40 @@ def verify_run(folder: Path, *, steps: Sequence[int] = (), last: int | None = No
     recording = Recording.open(folder)
     recording.require_ledgers(steps)
     chosen = list(steps) or recording.run.rollout_steps()[-(last or 0) :]
-    verifier = Verifier(recording)
-    return (verifier.check(step) for step in chosen)
+    verifiers = {name: Verifier(recording, name) for name in trained_policies(recording.recipe)}
+    return (_check_all(verifiers, step) for step in chosen)
+
+
+def _check_all(verifiers: Mapping[str, Verifier], step: int) -> StepCheck:
+    """The checks of every policy that learns; with several, each finding says whose it is."""
+    checks = {name: verifier.check(step) for name, verifier in verifiers.items()}
+    if len(checks) == 1:
+        return next(iter(checks.values()))
+    findings = [
+        replace(each, check=f"{name}/{each.check}") for name, check in checks.items() for each in check.findings
+    ]
+    gaps = [check.gap for check in checks.values() if check.gap is not None]
+    return StepCheck(
+        step=step,
+        episodes=sum(check.episodes for check in checks.values()),
+        tokens=sum(check.tokens for check in checks.values()),
+        findings=tuple(findings),
+        gap=max(gaps, key=lambda gap: gap.worst, default=None),
+    )
 
 
 class Verifier:
-    """Checks steps of one recording; it holds one version of the policy at a time."""
+    """Checks steps of one policy of a recording; it holds one version of the policy at a time."""
 
-    def __init__(self, recording: Recording) -> None:
-        self._recording = recording
-        self._version, self._policy = 0, self._load(recording.origin)
-        self._renderer = make_renderer(recording.recipe, self._policy)
+    def __init__(self, recording: Recording, name: str = POLICY) -> None:
+        self._recording, self._name, self._recipe = recording, name, recipe_of(recording.recipe, name)
+        self._version, self._policy = 0, self._load(recording.origin(name))
+        self._renderer = make_renderer(self._recipe, self._policy)
 
     def check(self, step: int) -> StepCheck:
         """All checks on one step."""
         try:
-            groups = self._recording.groups(step)
+            groups = self._recording.groups_of(self._name, step)
         except RunFolderError as error:
             return StepCheck(step=step, findings=(Finding(check="tokens", verdict="defect", text=str(error)),))
         sound, played = _sound(groups), [trajectory for group in groups for trajectory in group.trajectories]
@@ -102,14 +122,23 @@ class Verifier:
 
     def _trained(self, sound: Sequence[Group], step: int) -> list[Trained]:
         """What is trained on: by the step's token ledger where it is kept, and by packing its episodes again."""
-        trained = [trained_by_batch(pack(sound))] if sound else []
+        trained = [trained_by_batch(pack(sound, policy=self._name))] if sound else []
         file = self._recording.run.tokens_file(step)
-        written = trained_by_rows(read_rows(file)) if file.exists() else None
+        if not file.exists():
+            return trained
+        others = self._of_others(step)
+        written = trained_by_rows(row for row in read_rows(file) if row.get("id") not in others)
         return trained if written is None else [*trained, written]
+
+    def _of_others(self, step: int) -> set[str]:
+        """The trajectories from which other policies learn."""
+        names = [name for name in trained_policies(self._recording.recipe) if name != self._name]
+        groups = [group for name in names for group in self._recording.groups_of(name, step)]
+        return {trajectory.id for group in groups for trajectory in group.trajectories}
 
     def _check_versions(self, groups: Sequence[Group], step: int) -> None:
         newest = step - 1
-        oldest = max(newest - self._recording.recipe.algorithm.max_lag, 0)
+        oldest = max(newest - self._recipe.algorithm.max_lag, 0)
         for group in groups:
             for trajectory in group.trajectories:
                 for version in sorted(_versions(trajectory)):
@@ -145,12 +174,12 @@ class Verifier:
     @property
     def _overlaps(self) -> bool:
         """With rollouts beside the learning, a turn may be sampled by weights between two versions."""
-        return self._recording.recipe.algorithm.max_lag > 0
+        return self._recipe.algorithm.max_lag > 0
 
     def _measure(self, groups: Sequence[Group], version: int, step: int) -> Gap:
-        batch = pack(groups).to(self._policy.model.device)
-        tolerance = math.inf if self._overlaps else TOLERANCE[self._recording.recipe.model.dtype]
-        tokens, temperature = self._recording.recipe.train.micro_tokens, self._recording.temperature(step)
+        batch = pack(groups, policy=self._name).to(self._policy.model.device)
+        tolerance = math.inf if self._overlaps else TOLERANCE[self._recipe.model.dtype]
+        tokens, temperature = self._recipe.train.micro_tokens, self._recording.temperature(step)
         scores = Scores(logprob_T=score_in_parts(self._policy, batch, tokens=tokens, temperature=temperature))
         return check_logprob_gap(batch, scores, tolerance=tolerance, version=version)
 
@@ -158,16 +187,16 @@ class Verifier:
         """Have the policy of a version at hand; False where it is not kept."""
         if version == self._version:
             return True
-        checkpoint = self._recording.checkpoint(version) if version else self._recording.origin
-        if checkpoint is None:
+        checkpoint = self._recording.checkpoint(version)
+        if checkpoint is None and version:
             return False
-        self._version, self._policy = version, self._load(checkpoint)
+        source = self._recording.origin(self._name) if checkpoint is None else policy_folder(checkpoint, self._name)
+        self._version, self._policy = version, self._load(source)
         return True
 
     def _load(self, source: str | Path) -> TextPolicy:
         """A checkpoint as anyone loads it: with an adapter it is merged in."""
-        recipe = self._recording.recipe
-        return load_policy(recipe.model_copy(update={"model": recipe.model.model_copy(update={"lora": None})}), source)
+        return load_policy(self._recipe, source, frozen=True)
 
 
 def _judged(check: str, run: Callable[[], None]) -> Finding:

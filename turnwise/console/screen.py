@@ -21,8 +21,9 @@ from turnwise.console.progress import Progress, step_of
 from turnwise.console.samples import episode_text
 from turnwise.guard.guard import Incident
 from turnwise.recipe.schema import Recipe
+from turnwise.recipe.seating import trained_policies
 from turnwise.runs.journal import read_journal
-from turnwise.runs.rows import Row
+from turnwise.runs.rows import Row, row_of
 from turnwise.types import Trajectory
 from turnwise.untrusted import printable
 from turnwise.words import counted
@@ -50,7 +51,8 @@ class RunConsole:
         self.form, self._out, self._clock = form, out, clock
         self._recipe: Recipe | None = None
         self._folder = Path()
-        self._progress = Progress(steps=0)
+        self._policies = {"": Progress(steps=0)}
+        """How far each policy has come, by name; one that learns alone needs none."""
         self._phase, self._guard = "starting", ""
         self._spinner, self._live = Spinner("dots"), None
         self._said = set[str]()
@@ -70,13 +72,17 @@ class RunConsole:
             [row for row in read_journal(folder / name) if step_of(row) <= done]
             for name in ("metrics.jsonl", "evals.jsonl")
         )
-        self._progress = Progress(
-            steps=recipe.train.steps,
-            imitates=recipe.stage == "imitation",
-            rows=rows,
-            evaluations=evaluations,
-            clock=self._clock,
-        )
+        trained = trained_policies(recipe)
+        self._policies = {
+            policy: Progress(
+                steps=recipe.train.steps,
+                imitates=recipe.stage == "imitation",
+                rows=[row_of(row, policy) if policy else row for row in rows],
+                evaluations=[row_of(row, policy) if policy else row for row in evaluations],
+                clock=self._clock,
+            )
+            for policy in (trained if len(trained) > 1 else [""])
+        }
         if self.form != "quiet":
             self._print(views.title(recipe))
             after = f" · carries on after step {self._progress.step}" if rows else ""
@@ -92,22 +98,25 @@ class RunConsole:
 
     def step(self, row: Row, *, guard: str = "") -> None:
         """A step is done; `guard` is the guard's state in a word or two."""
-        self._progress.add(row)
         self._guard = guard or self._guard
-        if self.form == "plain":
-            self._print(views.step_line(self._progress, self._guard, width=self._width))
+        for policy, progress in self._policies.items():
+            progress.add(row_of(row, policy) if policy else row)
+            if self.form == "plain":
+                self._print(views.step_line(progress, self._guard, width=self._width, policy=policy))
         self._redraw()
 
     def evaluated(self, row: Row) -> None:
         """Held-out tasks were played."""
-        self._progress.add_evaluation(row)
-        if self.form != "quiet":
-            self._print(views.evaluation_line(row))
+        for policy, progress in self._policies.items():
+            own = row_of(row, policy) if policy else row
+            progress.add_evaluation(own)
+            if self.form != "quiet":
+                self._print(views.evaluation_line(own, policy=policy))
 
-    def incident(self, incident: Incident) -> None:
-        """The guard saw something."""
+    def incident(self, incident: Incident, *, policy: str = "") -> None:
+        """The guard saw something; `policy` says whose guard where several learn."""
         self._guard = f"saw {incident.signal}"
-        self._print(views.incident_line(incident))
+        self._print(views.incident_line(incident, policy=policy))
 
     def note(self, text: str) -> None:
         """Anything else worth a line."""
@@ -134,17 +143,23 @@ class RunConsole:
         assert self._recipe is not None, "started comes first"
         briefly = self.form == "quiet"
         if not briefly:
-            self._show_course()
+            for policy, progress in self._policies.items():
+                self._show_course(policy, progress)
         self._print(self._ending(str(summary["status"])))
-        if briefly and self._progress.evaluations:
-            self._print(views.outcome_line(self._progress.evaluations))
+        for policy, progress in self._policies.items():
+            if briefly and progress.evaluations:
+                self._print(views.outcome_line(progress.evaluations, policy=policy))
         self._print(views.next_steps(self._recipe, self._folder, self._progress, briefly=briefly), whole=True)
 
-    def _show_course(self) -> None:
+    @property
+    def _progress(self) -> Progress:
+        """That of the first policy: all take the same steps and play the same episodes."""
+        return next(iter(self._policies.values()))
+
+    def _show_course(self, policy: str, progress: Progress) -> None:
         """The curve, and the first evaluation beside the last."""
-        progress = self._progress
         if curve := draw_curve(progress.success, width=self._out.width):
-            self._print(Text("\n".join(["", "success", *curve]), "green"))
+            self._print(Text("\n".join(["", views.named("success", policy), *curve]), "green"))
         if progress.evaluations:
             ends = zip(("before", "after"), (progress.evaluations[0], *progress.evaluations[1:][-1:]), strict=False)
             self._print("")
@@ -198,4 +213,9 @@ class RunConsole:
             self._live.update(Group(self._table(), self._spinner), refresh=True)
 
     def _table(self) -> RenderableType:
-        return views.step_table(self._progress, width=self._out.width) if self._progress.rows else Group()
+        tables = [
+            views.step_table(progress, width=self._out.width, policy=policy)
+            for policy, progress in self._policies.items()
+            if progress.rows
+        ]
+        return Group(*tables)

@@ -68,14 +68,26 @@ def measures_of(progress: Progress) -> list[Measure]:
     return [measure for measure in measures if any(measure.metric in row for row in progress.rows)]
 
 
-def step_table(progress: Progress, *, width: int) -> Table:
+def named(text: str, policy: str) -> str:
+    """A line with the policy's name in front, where several learn."""
+    return f"{printable(policy)}  {text}" if policy else text
+
+
+def step_table(progress: Progress, *, width: int, policy: str = "") -> Table:
     """The last steps and the best one, with as many measures as the width has room for."""
     rows, best = progress.rows[-SHOWN:], progress.best
     measures = measures_of(progress)
     widths = (max(len(measure.label), measure.width) + 1 for measure in measures)
     measures = measures[: _fitting(widths, width - len(f"best {progress.steps} faults"))]
     table = Table(
-        "step", *(measure.label for measure in measures), "faults", box=None, pad_edge=False, padding=(0, 1, 0, 0)
+        "step",
+        *(measure.label for measure in measures),
+        "faults",
+        title=Text(printable(policy), "bold") if policy else None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
     )
     for column in table.columns:
         column.justify = "right"
@@ -96,10 +108,10 @@ def _add(table: Table, measures: Sequence[Measure], row: Row, name: str, style: 
     table.add_row(*map(Text, cells), style=style)
 
 
-def step_line(progress: Progress, guard: str, *, width: int | None = None) -> Text:
+def step_line(progress: Progress, guard: str, *, width: int | None = None, policy: str = "") -> Text:
     """The last step in one line, in which every number has its own place; on a narrow screen there are fewer."""
     row, digits = progress.rows[-1], len(str(progress.steps))
-    first = f"step {progress.step:>{digits}}/{progress.steps}"
+    first = named(f"step {progress.step:>{digits}}/{progress.steps}", policy)
     last = f"left {duration(progress.seconds_left):>7}  guard {printable(guard)}"
     parts = [f"{measure.label} {measure.cell(row):>{measure.width}}" for measure in measures_of(progress)]
     parts.append(f"faults {lost_in(row):>2}")
@@ -126,22 +138,23 @@ def title(recipe: Recipe) -> Text:
     return text.append(f" · model {printable(recipe.model.name)} · {steps} of {size}")
 
 
-def incident_line(incident: Incident) -> Text:
+def incident_line(incident: Incident, *, policy: str = "") -> Text:
     """What the guard saw and did."""
-    text = Text(f"guard  step {incident.step}  {printable(incident.signal)}: {printable(incident.text)}", "yellow")
+    seen = f"step {incident.step}  {printable(incident.signal)}: {printable(incident.text)}"
+    text = Text(f"guard  {named(seen, policy)}", "yellow")
     if incident.action != "none":
         done = f"{incident.action}, {incident.change}" if incident.change else incident.action
         text.append(f" → {printable(done)}", "bold red")
     return text
 
 
-def evaluation_line(row: Row) -> Text:
+def evaluation_line(row: Row, *, policy: str = "") -> Text:
     """An evaluation in one line, with intervals."""
     parts = [f"{label} {_with_interval(row, metric)}" for label, metric in _measures([row])]
     episodes = counted(round(row.get("eval/episodes") or 0), "episode")
     tasks = number(row, "eval/tasks")
     parts.append(episodes if tasks is None else f"{episodes} of {counted(round(tasks), 'different task')}")
-    return Text(f"held-out at step {step_of(row)}: {', '.join(parts)}", "cyan")
+    return Text(named(f"held-out at step {step_of(row)}: {', '.join(parts)}", policy), "cyan")
 
 
 def evaluation_table(evaluations: Mapping[str, Row]) -> Table:
@@ -173,11 +186,12 @@ def _with_interval(row: Row, metric: str) -> str:
     return f"{value:.3f}" if low is None or high is None else f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
-def outcome_line(evaluations: Sequence[Row]) -> Text:
+def outcome_line(evaluations: Sequence[Row], *, policy: str = "") -> Text:
     """What held-out tasks say, in one line: before, and now with its interval."""
     before, now = evaluations[0], evaluations[-1]
     earlier = f", {_with_interval(before, 'eval/success')} before" if before is not now else ""
-    return Text(f"held-out success {_with_interval(now, 'eval/success')} at step {step_of(now)}{earlier}")
+    said = f"held-out success {_with_interval(now, 'eval/success')} at step {step_of(now)}{earlier}"
+    return Text(named(said, policy))
 
 
 def next_steps(recipe: Recipe, folder: Path, progress: Progress, *, briefly: bool = False) -> Text:

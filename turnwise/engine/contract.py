@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Finish(StrEnum):
@@ -64,28 +68,93 @@ class Completion:
     versions: Sequence[int]
     """The policy version that sampled each token."""
     finish: Finish
-    oldest_version: int = 0
+    oldest_version: int | None = None
     """The version under which the oldest keys and values in use were computed: less than `versions` when they were kept
-    across a publish."""
+    across a publish. None: no older than the tokens."""
     top: Sequence[Sequence[tuple[int, float]]] = field(default_factory=tuple[Sequence[tuple[int, float]], ...])
+
+    @property
+    def policy_version(self) -> int:
+        """The oldest version that had a hand in it: it decides how far off-policy the tokens are."""
+        kept = () if self.oldest_version is None else (self.oldest_version,)
+        return min((*self.versions, *kept), default=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """The weights of a policy, made only when asked for: an engine that shares the learner's memory never asks."""
+
+    named: Callable[[], Iterator[tuple[str, Tensor]]]
+    """Every tensor of the model under the name that `from_pretrained` knows, an adapter merged in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSetup:
+    """What an engine is made from. An outside engine is called with it: `MyEngine(setup, **options)`."""
+
+    policy: str
+    """The policy's name in the recipe."""
+    model_name: str
+    """Where the model was loaded from. It may have been trained since: the first `publish` brings the weights."""
+    model: Any
+    """The learner's own module, in this process."""
+    tokenizer: Any
+    capacity: int
+    """Tokens that a session must have room for."""
+    memory_bytes: int
+    """For keys and values."""
+    seed: int
 
 
 class Engine(Protocol):
-    """Sessions keep their KV across turns, so a turn brings only what is new."""
+    """Whatever continues token sequences: in this process, in another, or a pool of them.
+
+    It is ready once it is made, and gets its first weights by `publish`. Sessions keep their keys and values from turn
+    to turn, so a turn brings only what is new. A call that is cancelled closes its session.
+    """
 
     @property
     def capacity(self) -> int:
         """Tokens that a session may hold."""
         ...
 
+    @property
+    def lockstep(self) -> bool:
+        """Whether it can `expect`; without that, equal seeds may round differently."""
+        ...
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time spent running the model so far."""
+        ...
+
     async def generate(self, session: str, new_ids: Sequence[int], params: SamplingParams) -> Completion:
         """Append `new_ids` to the session (opened on first use) and sample its continuation."""
         ...
 
-    def publish(self, version: int) -> None:
-        """The weights have changed: tokens sampled from now on carry this version."""
+    def close(self, session: str) -> None:
+        """Forget a session and free its memory; one that is unknown is not an error."""
         ...
 
-    def close(self, session: str) -> None:
-        """Forget a session and free its memory; one that is unknown is no error."""
+    def paused(self) -> AbstractContextManager[None]:
+        """Hold still while the learner's weights change. An engine with its own copy has nothing to do."""
+        ...
+
+    def publish(self, weights: Weights | None, version: int) -> None:
+        """Sample from these weights; every token sampled after this returns carries the version.
+
+        None: the weights are those of the learner's own module, which have changed in place.
+        """
+        ...
+
+    def expect(self, requests: int | None) -> None:
+        """Lock-step: sample only while this many requests wait for tokens, and take them up in order of their names.
+
+        The number counts the requests of all engines that share a thread. Then who shares a batch, and with it every
+        rounding error, no longer depends on timing. None ends it.
+        """
+        ...
+
+    def shutdown(self) -> None:
+        """Free everything; requests that still wait fail."""
         ...

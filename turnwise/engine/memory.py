@@ -52,6 +52,6 @@ def slots_within(budget_bytes: int, shape: CacheShape, capacity: int) -> int:
     if budget_bytes < each:
         raise ValueError(
             f"the memory budget of {budget_bytes:,} bytes is too small: one session of {capacity} tokens needs "
-            f"{each:,}; raise memory_bytes (rollout.engine_gib in a recipe) or lower capacity (rollout.context)"
+            f"{each:,}; raise memory_bytes (engine.memory_gib in a recipe) or lower capacity (rollout.context)"
         )
     return budget_bytes // each

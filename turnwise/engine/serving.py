@@ -1,4 +1,4 @@
-"""The built-in engine behind the engine contract: a thread of its own drives it, coroutines wait for their turns."""
+"""The built-in engine behind the engine contract: a thread drives it, coroutines wait for their turns."""
 
 from __future__ import annotations
 
@@ -9,34 +9,17 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from turnwise.engine.contract import Completion, SamplingParams
+from turnwise.engine.contract import Completion, SamplingParams, Weights
 from turnwise.engine.torch_engine import TorchEngine
 
 Value = TypeVar("Value")
 _STOPPED = "the engine has stopped"
 _PATIENCE = 600.0
 """Seconds that one step of the engine may take before whoever waits for it gives up."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Posted:
-    """Something for the thread to do that leads to an answer."""
-
-    answer: Future[Any]
-    work: Callable[[], None]
-    close: str = ""
-    """The session to be forgotten, if that is what is to be done."""
-    generate: str = ""
-    """The session to be continued, if that is what is to be done."""
-
-    @property
-    def order(self) -> tuple[str, str]:
-        """Sessions are closed before others are continued, each by name."""
-        return self.generate, self.close
 
 
 class EngineServer:
@@ -48,23 +31,18 @@ class EngineServer:
             completion = await engine.generate("geo-17/0", [1, 5, 6], SamplingParams(max_tokens=16))
             with engine.paused():
                 optimizer.step()
-            engine.publish(1)
+            engine.publish(None, 1)
+
+    Servers that share a `thread` are paused, expected and shut down together.
     """
 
-    def __init__(self, engine: TorchEngine) -> None:
-        self._engine = engine
-        self._inbox: queue.SimpleQueue[_Posted | None] = queue.SimpleQueue()
-        self._unanswered: set[Future[Any]] = set()
-        self._expected: int | None = None
-        self._held: list[_Posted] = []
-        self._generating = 0
+    lockstep = True
+
+    def __init__(self, engine: TorchEngine, *, thread: EngineThread | None = None) -> None:
+        self._engine, self._thread = engine, thread or EngineThread()
         self.busy_seconds = 0.0
         """Time spent running the model."""
-        self._door = threading.Lock()
-        self._open = True
-        self._reason = _STOPPED
-        self._thread = threading.Thread(target=self._drive, name="turnwise-engine", daemon=True)
-        self._thread.start()
+        self._thread.call(partial(self._thread.servers.append, self))
 
     def __enter__(self) -> EngineServer:
         return self
@@ -79,60 +57,148 @@ class EngineServer:
 
     async def generate(self, session: str, new_ids: Sequence[int], params: SamplingParams) -> Completion:
         """Append tokens to a session and sample its continuation. Cancelling the call closes the session."""
-        answer: Future[Completion] = Future()
-        submit = partial(self._submit, session, new_ids, params, answer)
-        self._post(_Posted(answer=answer, work=submit, generate=session))
+        submit = partial(self._engine.submit, session, new_ids, params)
+        answer = self._thread.generate(session, submit)
         try:
             return await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
             self.close(session)
             raise
 
-    def publish(self, version: int, *, recompute: bool = False) -> None:
-        """The weights have changed; returns when everything sampled from now on carries the new version."""
-        self._call(lambda: self._engine.publish(version, recompute=recompute))
+    def publish(self, weights: Weights | None, version: int) -> None:
+        """The module's own weights have changed; what is sampled once this returns carries the new version."""
+        self._thread.call(partial(self._engine.publish, version))
 
     def close(self, session: str) -> None:
         """Forget a session; on a stopped engine there is none left."""
-        answer: Future[None] = Future()
-        with self._door:
-            if self._open:
-                forget = lambda: answer.set_result(self._engine.close(session))  # noqa: E731
-                self._inbox.put(_Posted(answer=answer, work=forget, close=session))
+        self._thread.close(session, partial(self._engine.close, session))
 
     def expect(self, requests: int | None) -> None:
-        """Lock-step: sample only while this many requests wait for tokens, and take them up in order of their names.
-
-        Then which sessions share a batch, and with it every rounding error, no longer depends on timing. None ends it.
-        """
-        answer: Future[None] = Future()
-        self._post(_Posted(answer=answer, work=lambda: answer.set_result(setattr(self, "_expected", requests))))
+        """Lock-step: sample only while this many requests wait for tokens, and take them up in order of their names."""
+        self._thread.expect(requests)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Hold the engine between two steps: nothing is sampled while the weights or adapters change."""
+        with self._thread.paused():
+            yield
+
+    def counts(self) -> dict[str, int]:
+        """Tokens run and sampled so far."""
+        return self._thread.call(lambda: dict(self._engine.counts))
+
+    def shutdown(self) -> None:
+        """End the thread; requests still waiting fail."""
+        self._thread.shutdown()
+
+    def step(self) -> bool:
+        """One step of the engine, for its thread alone; False when there is nothing left to do."""
+        started = time.perf_counter()
+        busy = self._engine.step()
+        self.busy_seconds += time.perf_counter() - started
+        return busy
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Posted:
+    """Something for the thread to do that leads to an answer."""
+
+    work: Callable[[], Any]
+    answer: Future[Any] = field(default_factory=Future[Any])
+    closes: str = ""
+    """The session that it forgets, if any."""
+    continues: str = ""
+    """The session that it continues, if any: the answer comes with the last token."""
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """Sessions are closed before others are continued, each by name."""
+        return self.continues, self.closes
+
+
+class EngineThread:
+    """Drives the engines of one process in turn, always in the same order: lock-step holds over all of them."""
+
+    def __init__(self) -> None:
+        self.servers: list[EngineServer] = []
+        """Changed by the thread alone."""
+        self._inbox: queue.SimpleQueue[_Posted | None] = queue.SimpleQueue()
+        self._unanswered: set[Future[Any]] = set()
+        self._expected: int | None = None
+        self._held: list[_Posted] = []
+        self._generating = 0
+        self._pausing, self._is_paused = threading.RLock(), False
+        self._door = threading.Lock()
+        self._open = True
+        self._reason = _STOPPED
+        self._thread = threading.Thread(target=self._drive, name="turnwise-engine", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Callable[[], Value]) -> Value:
+        """Run something between two steps and wait for it."""
+        return self._post(_Posted(work=work)).result(timeout=_PATIENCE)
+
+    def generate(self, session: str, submit: Callable[[Callable[[Completion], None]], None]) -> Future[Completion]:
+        """Queue a request; `submit` takes what is to be called at its end."""
+        answer: Future[Completion] = Future()
+
+        def done(completion: Completion) -> None:
+            self._generating -= 1
+            answer.set_result(completion)
+
+        def start() -> None:
+            submit(done)
+            self._generating += 1
+
+        return self._post(_Posted(work=start, answer=answer, continues=session))
+
+    def close(self, session: str, work: Callable[[], None]) -> None:
+        """Forget a session, unless the thread has ended."""
+        with self._door:
+            if self._open:
+                self._inbox.put(_Posted(work=work, closes=session))
+
+    def expect(self, requests: int | None) -> None:
+        """Sample only while so many requests wait; None: whenever there is one."""
+
+        def change() -> None:
+            self._expected = requests
+
+        self._post(_Posted(work=change))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hold all engines between two steps; a pause inside a pause is the same pause."""
+        with self._pausing:
+            if self._is_paused:
+                yield
+                return
+            with self._held_still():
+                self._is_paused = True
+                try:
+                    yield
+                finally:
+                    self._is_paused = False
+
+    @contextmanager
+    def _held_still(self) -> Iterator[None]:
         still, go_on = threading.Event(), threading.Event()
-        answer: Future[None] = Future()
 
         def hold() -> None:
             still.set()
             go_on.wait()
-            answer.set_result(None)
 
-        answer.add_done_callback(lambda _: still.set())  # also when the engine dies before it comes to this
-        self._post(_Posted(answer=answer, work=hold))
+        posted = _Posted(work=hold)
+        posted.answer.add_done_callback(lambda _: still.set())  # also when the engine dies before it comes to this
+        self._post(posted)
         if not still.wait(timeout=_PATIENCE):
             raise RuntimeError(f"the engine did not come to rest within {_PATIENCE:g} s")
-        if answer.done():
-            answer.result()  # raises what ended the engine
+        if posted.answer.done():
+            posted.answer.result()  # raises what ended the engine
         try:
             yield
         finally:
             go_on.set()
-
-    def counts(self) -> dict[str, int]:
-        """Tokens run and sampled so far."""
-        return self._call(lambda: dict(self._engine.counts))
 
     def shutdown(self) -> None:
         """End the thread; requests still waiting fail."""
@@ -141,26 +207,12 @@ class EngineServer:
             self._inbox.put(None)
         self._thread.join(timeout=60)
 
-    def _submit(self, session: str, new_ids: Sequence[int], params: SamplingParams, answer: Future[Completion]) -> None:
-        def done(completion: Completion) -> None:
-            self._generating -= 1
-            answer.set_result(completion)
-
-        self._engine.submit(session, new_ids, params, done)
-        self._generating += 1
-
-    def _post(self, item: _Posted) -> None:
-        """Have the thread do some work that leads to an answer."""
+    def _post(self, item: _Posted) -> Future[Any]:
         with self._door:
             if not self._open:
                 raise RuntimeError(self._reason)
             self._inbox.put(item)
-
-    def _call(self, work: Callable[[], Value]) -> Value:
-        """Run something on the engine's thread and wait for it."""
-        answer: Future[Value] = Future()
-        self._post(_Posted(answer=answer, work=lambda: answer.set_result(work())))
-        return answer.result(timeout=_PATIENCE)
+        return item.answer
 
     def _drive(self) -> None:
         """Serve until told to stop: sleep when there is nothing to do, step otherwise."""
@@ -181,11 +233,9 @@ class EngineServer:
                     answer.set_exception(RuntimeError(self._reason))
 
     def _step(self) -> bool:
-        started = time.perf_counter()
-        busy = self._engine.step()
-        self.busy_seconds += time.perf_counter() - started
+        busy = [server.step() for server in self.servers]
         # In lock-step an ended request leaves a gap that the next one must fill before anything else is sampled.
-        return busy and self._is_complete()
+        return any(busy) and self._is_complete()
 
     def _is_complete(self) -> bool:
         """Whether everybody who is expected waits for tokens."""
@@ -201,7 +251,7 @@ class EngineServer:
             if item is None:
                 self._unanswered |= {later.answer for later in posted[place + 1 :] if later is not None}
                 return False
-            if self._expected is not None and (item.generate or item.close):
+            if self._expected is not None and (item.continues or item.closes):
                 self._held.append(item)
             else:
                 self._do(item)
@@ -210,7 +260,7 @@ class EngineServer:
 
     def _release(self) -> None:
         """Do what was held back, once everybody is there."""
-        waiting = [item for item in self._held if item.generate and not item.answer.cancelled()]
+        waiting = [item for item in self._held if item.continues and not item.answer.cancelled()]
         if self._expected is None or self._generating + len(waiting) >= self._expected:
             held, self._held = sorted(self._held, key=lambda item: item.order), []
             for item in held:
@@ -218,9 +268,13 @@ class EngineServer:
 
     def _do(self, item: _Posted) -> None:
         # From here on the caller cannot cancel it, so an answer can always be given.
-        if item.answer.set_running_or_notify_cancel():
-            self._unanswered.add(item.answer)
-            try:
-                item.work()
-            except Exception as error:  # a bad request fails alone
-                item.answer.set_exception(error)
+        if not item.answer.set_running_or_notify_cancel():
+            return
+        self._unanswered.add(item.answer)
+        try:
+            value = item.work()
+        except Exception as error:  # a bad request fails alone
+            item.answer.set_exception(error)
+        else:
+            if not item.continues:
+                item.answer.set_result(value)

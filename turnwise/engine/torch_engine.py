@@ -45,6 +45,7 @@ class TorchEngine:
         chunk_tokens: int = 2048,
         seed: int = 0,
         share_prompts: bool = True,
+        recompute: bool = False,
     ) -> None:
         config: Any = model.config.get_text_config()
         limit = int(getattr(config, "max_position_embeddings", 0) or 2048)
@@ -57,7 +58,7 @@ class TorchEngine:
         self._tokenizer = tokenizer
         self._vocabulary = int(config.vocab_size)
         self._max_batch, self._chunk_tokens, self._seed = max_batch, chunk_tokens, seed
-        self._share = share_prompts
+        self._share, self._recompute = share_prompts, recompute
         self._backend: Backend = make_backend(
             model, capacity=self.capacity, slots=lambda shape: slots_within(memory_bytes, shape, self.capacity)
         )
@@ -102,13 +103,13 @@ class TorchEngine:
             pass
         return [results[number] for number in range(len(requests))]
 
-    def publish(self, version: int, *, recompute: bool = False) -> None:
-        """New weights are live. `recompute` drops all keys and values, to be re-filled under the new weights."""
+    def publish(self, version: int) -> None:
+        """New weights are live. With `recompute` all keys and values are filled again under them."""
         self._deliver(self._backend.collect(wait=True))
         self.version = version
         # A prompt that was run under the old weights must not be handed to a session of the new ones.
         self._prompts.clear()
-        if recompute:
+        if self._recompute:
             for state in self._sessions.values():
                 self._refill(state)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from statistics import fmean
@@ -16,6 +16,7 @@ from turnwise.envs.process import EnvSource
 from turnwise.evaluate.statistics import mean_interval, pass_at_k, wilson_interval
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec, tries
+from turnwise.rollout.scheduler import at_seats
 from turnwise.sources.seeds import HELD_OUT
 from turnwise.train.rollout_metrics import find_errors
 from turnwise.types import Group, Trajectory
@@ -72,8 +73,16 @@ def _choose_tasks(source: EnvSource, count: int) -> list[Any]:
     return Random("held-out tasks").sample(tasks, min(count, len(tasks)))
 
 
-def evaluate(player: Plays, recipe: Recipe, *, watch: Callable[[list[Group]], None] | None = None) -> dict[str, float]:
+def evaluate(
+    player: Plays,
+    recipe: Recipe,
+    seats: Mapping[str, Collection[str] | None] | None = None,
+    *,
+    watch: Callable[[list[Group]], None] | None = None,
+) -> dict[str, float]:
     """Play the held-out episodes and summarize them; nothing when the recipe has none. `watch` sees the episodes.
+
+    `seats` are those that each policy played, by what the names of its metrics begin with; by default one played all.
 
     Raises ValueError with the environment's error when every one of them failed.
     """
@@ -83,8 +92,11 @@ def evaluate(player: Plays, recipe: Recipe, *, watch: Callable[[list[Group]], No
     groups = player.play(specs, temperature=recipe.eval.temperature)
     if watch is not None:
         watch(groups)
-    metrics = summarize(groups, tries=recipe.eval.tries)
-    if metrics["eval/faults"] == 1:
+    metrics: dict[str, float] = {}
+    for prefix, played in (seats or {"": None}).items():
+        summary = summarize(at_seats(groups, played), tries=recipe.eval.tries)
+        metrics |= {f"{prefix}{name}": value for name, value in summary.items()}
+    if any(value == 1 for name, value in metrics.items() if name.endswith("eval/faults")):
         raise ValueError(f"every episode of {recipe.env.id} failed; the last error: {find_errors(groups)[-1]}")
     return metrics
 

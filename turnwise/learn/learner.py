@@ -28,7 +28,8 @@ from turnwise.policy.text import Reference, TextPolicy
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Train
 from turnwise.rollout.packing import pack
-from turnwise.types import CUTS, Group, Trajectory
+from turnwise.rollout.scheduler import by_task
+from turnwise.types import CUTS, POLICY, Group, Trajectory
 
 _FROM_LEARNER = frozenset(
     {
@@ -83,8 +84,11 @@ class Learner:
         temperature: float = 1.0,
         reference: Reference | None = None,
         ranks: Ranks = ALONE,
+        name: str = POLICY,
     ) -> None:
         require_provided(row, policy.provides)
+        self.name = name
+        """It learns from turns of the policy of this name."""
         self.policy, self.row, self.settings, self.needs = policy, row, settings, row.needs
         self.seed, self.temperature, self.ranks = seed, temperature, ranks
         self.critic = _make_critic(policy, row, settings)
@@ -108,13 +112,14 @@ class Learner:
 
         Every rank is given all groups, so that all come to the same answer.
         """
-        kept = apply_filters(self.row, groups)
+        kept = apply_filters(self.row, by_task(groups) if self.row.compares == "task" else groups)
         if self.row.cut == "lost":
             kept = [replace(group, trajectories=[_lost_if_cut(each) for each in group.trajectories]) for group in kept]
-        if not any(turn.sampled_ids for group in kept for t in group.trajectories for turn in t.turns):
+        kept = [group for group in kept if _has_turns_of(self.name, group)]
+        if not kept:
             return None
         mine = self.ranks.share(kept)
-        batch = pack(mine) if mine else pack(kept[:1]).select([])
+        batch = pack(mine, policy=self.name) if mine else pack(kept[:1], policy=self.name).select([])
         if batch.mu_T is None and Need.SAMPLER in self.needs:
             raise ValueError(_unmet(self.row, Need.SAMPLER, "these episodes have none"))
         batch = self._scored(batch.to(self.policy.device))
@@ -305,6 +310,11 @@ def _make_critic(policy: TextPolicy, row: Algorithm, settings: Train) -> Critic 
     if settings.critic == "shared":
         return Critic.shared(policy, bins=bins)
     return Critic.separate(policy.model, bins=bins)
+
+
+def _has_turns_of(policy: str, group: Group) -> bool:
+    turns = [turn for trajectory in group.trajectories for turn in trajectory.turns]
+    return any(turn.sampled_ids and turn.policy == policy for turn in turns)
 
 
 def _lost_if_cut(trajectory: Trajectory) -> Trajectory:

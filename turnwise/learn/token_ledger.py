@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,14 @@ _DIGITS = 6
 """Significant ones: to be looked at, not to be computed with."""
 
 
-def write_tokens(path: Path, learner: Learner, batch: TokenBatch) -> None:
-    """Write one line per trajectory of a prepared batch, after the step's updates, over its sampled tokens in order.
+def write_tokens(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write what `token_rows` gave, a line each."""
+    lines = (json.dumps(plain(row, lambda _: None)).encode() + b"\n" for row in rows)
+    write_whole(path, zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"".join(lines)))
+
+
+def token_rows(learner: Learner, batch: TokenBatch) -> Iterator[dict[str, Any]]:
+    """A row per trajectory of a prepared batch, after the step's updates, over its sampled tokens in order.
 
         {"id": "geo-17/0", "spans": [[3, 5]], "ids": [40, 41], "old": [-0.7, -0.2], "new": [-0.6, -0.2],
          "advantage": [0.5, 0.5], "ratio": [1.1, 1.0], "clipped": [0, 0]}
@@ -32,11 +38,6 @@ def write_tokens(path: Path, learner: Learner, batch: TokenBatch) -> None:
     and its ratios are against `mu`. Demonstrations have neither: their lines, and those of a batch they are part of, go
     without `ratio` and `clipped` too.
     """
-    lines = (json.dumps(plain(row, lambda _: None)).encode() + b"\n" for row in _rows(learner, batch))
-    write_whole(path, zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"".join(lines)))
-
-
-def _rows(learner: Learner, batch: TokenBatch) -> Iterator[dict[str, Any]]:
     streams = {name: _by_trajectory(batch, values_T) for name, values_T in _streams(learner, batch).items()}
     for number, (trajectory, spans) in enumerate(zip(batch.trajectory_names, sampled_spans(batch), strict=True)):
         yield {"id": trajectory, "spans": spans, **{name: values[number] for name, values in streams.items()}}

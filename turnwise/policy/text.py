@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,17 @@ class TextPolicy:
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters that train, by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+    def twin(self) -> TextPolicy:
+        """A frozen copy of the policy as it is now; what does not train is shared with it."""
+        twin, shared = copy.copy(self), {id(each): each for each in self.model.parameters() if not each.requires_grad}
+        twin.model = copy.deepcopy(self.model, shared)
+        twin.model.requires_grad_(False)
+        return twin
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor under the name that `from_pretrained` knows, an adapter merged in."""
+        return iter((merged_state(self.model) if self.has_adapter else self.model.state_dict()).items())
 
     def hidden(self, batch: TokenBatch) -> Tensor:
         """The trunk's output [T, d]; row t has seen the tokens of its sequence up to t itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +91,19 @@ def adapter_off(model: nn.Module) -> Iterator[None]:
             layer.enable_adapters(True)
         for parameter, flag in trainable.items():
             parameter.requires_grad_(flag)
+
+
+def share_base(models: Sequence[nn.Module]) -> None:
+    """Let the models hold one copy of the frozen tensors that they have in common: the base under their adapters."""
+    held: dict[tuple[str, torch.Size, torch.dtype, torch.device], Tensor] = {}
+    for model in models:
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                continue
+            key = (name.replace(".base_layer.", "."), parameter.shape, parameter.dtype, parameter.device)
+            first = held.setdefault(key, parameter.data)
+            if first.data_ptr() != parameter.data_ptr() and torch.equal(first, parameter.data):
+                parameter.data = first
 
 
 def merged_state(model: nn.Module) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,9 +17,12 @@ from turnwise.envs.wrappers.named import check_wrappers
 from turnwise.outside import is_unread
 from turnwise.recipe.layers import Layer
 from turnwise.recipe.schema import EnvChoice, Recipe
+from turnwise.recipe.seating import check_seats, recipe_of, trained_policies
 from turnwise.words import counted
 
 _PLACE = re.compile(r"[\w.]+:\w+")  # module:Class, an environment of the user's own
+_ALIKE = 0.7
+"""How alike a key and one of another section must be for it to be what was meant."""
 
 
 def check_keys(layer: Layer) -> None:
@@ -43,11 +46,16 @@ def check_env_name(env_id: str) -> None:
 
 def check_together(recipe: Recipe) -> None:
     """What only several keys together can get wrong, and needs no model to see."""
-    from turnwise.guard.guard import Guard  # here, because they import torch
+    from turnwise.engine.kinds import check_kind  # here, because these import torch
+    from turnwise.guard.guard import Guard
     from turnwise.sources.checking import check_source
 
     resolve(recipe.algorithm)
     Guard(recipe.guard)  # it knows its signals
+    check_kind(recipe.engine.kind)
+    check_seats(recipe)
+    for policy in trained_policies(recipe):
+        resolve(recipe_of(recipe, policy).algorithm)
     _check_groups(recipe)
     check_source(recipe)
     _check_env(recipe.env, evaluated=recipe.eval.episodes > 0)
@@ -95,9 +103,12 @@ def _check_keys(layer: Layer, choices: Any, model: type[BaseModel], place: tuple
     for key, value in choices.items():
         if key not in model.model_fields and key not in extra:
             raise ValueError(layer.said_in + _unknown_key(str(key), [*model.model_fields, *extra], place))
-        section = None if key in extra else section_of(model.model_fields[key].annotation)
-        if section is not None:
+        annotation = None if key in extra else model.model_fields[key].annotation
+        if (section := section_of(annotation)) is not None:
             _check_keys(layer, value, section, (*place, str(key)))
+        elif (table := _table_of(annotation)) is not None and isinstance(value, Mapping):
+            for name, inner in value.items():
+                _check_keys(layer, inner, table, (*place, str(key), str(name)))
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
@@ -105,6 +116,11 @@ def section_of(annotation: Any) -> type[BaseModel] | None:
     options = [option for option in get_args(annotation) or (annotation,) if option is not NoneType]
     found = options[0] if len(options) == 1 else None
     return found if isinstance(found, type) and issubclass(found, BaseModel) and found is not Part else None
+
+
+def _table_of(annotation: Any) -> type[BaseModel] | None:
+    """The section behind every name of a table, as in `policies` and `seats`."""
+    return section_of(get_args(annotation)[1]) if get_origin(annotation) is dict else None
 
 
 def _unknown_key(key: str, keys: list[str], place: tuple[str, ...]) -> str:
@@ -116,9 +132,11 @@ def _unknown_key(key: str, keys: list[str], place: tuple[str, ...]) -> str:
 
 
 def _in_a_section(key: str) -> str:
-    """The key with its section in front, where one has it: `steps` was meant for `train.steps`."""
+    """The key of another section that was meant: `train.steps` for `steps`, `engine.memory_gib` for `engine_gib`."""
     sections = {name: section_of(field.annotation) for name, field in Recipe.model_fields.items()}
-    return next((f"{name}.{key}" for name, section in sections.items() if section and key in section.model_fields), "")
+    keys = [f"{name}.{inner}" for name, section in sections.items() if section for inner in section.model_fields]
+    near = difflib.get_close_matches(key, keys, n=1, cutoff=_ALIKE)
+    return next((name for name in keys if name.endswith(f".{key}")), near[0] if near else "")
 
 
 def _readable(item: Any, layers: list[Layer]) -> str:

@@ -14,10 +14,10 @@ Choices = dict[str, Any]
 RECIPES = Path(__file__).parents[1] / "recipes"
 """Those that come with the package."""
 
-_SHORT = {"model": "name", "env": "id", "guard": "mode", "algorithm": "preset"}
+_SHORT = {"model": "name", "env": "id", "guard": "mode", "algorithm": "preset", "engine": "kind"}
 """The key that a section's short form stands for: `model: nano` is `model: {name: nano}`."""
 
-_FREE = frozenset({"kwargs", "held_out", "signals"})
+_FREE = frozenset({"kwargs", "held_out", "signals", "options"})
 """Mappings without fixed keys: an empty one is said on purpose and clears what was there."""
 
 
@@ -108,6 +108,10 @@ def _read(file: Path, *, said_by: Path | None) -> Choices:
 def _sections(choices: Mapping[str, Any]) -> Choices:
     """The choices with short forms written out."""
     written = {key: _section(key, value) for key, value in choices.items()}
+    if isinstance(policies := written.get("policies"), Mapping):
+        written["policies"] = {
+            name: _sections(choice) if isinstance(choice, Mapping) else choice for name, choice in policies.items()
+        }
     if isinstance(guard := written.get("guard"), dict):
         written["guard"] = {key: _without_switches(value) for key, value in guard.items()}
     return written

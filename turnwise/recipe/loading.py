@@ -17,6 +17,7 @@ from turnwise.policy.models import is_small
 from turnwise.recipe.checks import check_env_name, check_keys, check_together, explain_mistakes
 from turnwise.recipe.layers import Layer, join, read_layers
 from turnwise.recipe.schema import EnvChoice, ModelChoice, Recipe
+from turnwise.recipe.seating import written_out
 from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.folder import CONFIG, META
 from turnwise.strict_yaml import parse, read_text
@@ -41,12 +42,33 @@ def load_recipe(source: str | Path | None, overrides: Mapping[str, Any] | None =
     check_env_name(_said(join(layers), "env", "id", EnvChoice().id))  # before the algorithm, which imports torch
     algorithm = _algorithm(layers)
     try:
-        recipe = Recipe.model_validate({**join([_unsaid(join(layers)), *layers]), "algorithm": algorithm})
+        recipe = Recipe.model_validate(_written_out(join([_unsaid(join(layers)), *layers]), algorithm))
     except ValidationError as error:
         raise ValueError(explain_mistakes(error, layers)) from None
     recipe = _starting_from_weights(recipe)
     check_together(recipe)
     return recipe
+
+
+def _written_out(choices: Mapping[str, Any], algorithm: Algorithm) -> dict[str, Any]:
+    """All that was said, with its rows of algorithms and the whole of each policy."""
+    complete = {**choices, "algorithm": algorithm}
+    policies = choices.get("policies")
+    if isinstance(policies, Mapping) and all(isinstance(choice, Mapping) for choice in policies.values()):
+        rows = {name: _row_of(name, choice, algorithm) for name, choice in policies.items()}
+        complete["policies"] = written_out(policies, choices, rows)
+    return complete
+
+
+def _row_of(policy: str, choices: Mapping[str, Any], algorithm: Algorithm) -> Algorithm:
+    choice = choices.get("algorithm")
+    if choice is None:
+        return algorithm
+    try:
+        whole = isinstance(choice, Mapping) and choice.keys() >= Algorithm.model_fields.keys()
+        return Algorithm.of(choice) if whole else _changed(algorithm, choice, None)
+    except ValueError as error:
+        raise ValueError(f"policies.{policy}.{_in_algorithm(str(error))}") from None
 
 
 def newest_weights(run: Path) -> Path:
@@ -86,12 +108,19 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _starting_from_weights(recipe: Recipe) -> Recipe:
-    """A run folder as the model stands for its newest weights: they are written down, as the run may go on."""
-    folder = Path(recipe.model.name)
+    """A run folder as a model stands for its newest weights: they are written down, as the run may go on."""
+    policies = {
+        name: choice.model_copy(update={"model": _with_weights(choice.model)})
+        for name, choice in recipe.policies.items()
+    }
+    return recipe.model_copy(update={"model": _with_weights(recipe.model), "policies": policies})
+
+
+def _with_weights(model: ModelChoice) -> ModelChoice:
+    folder = Path(model.name)
     if not (folder / META).is_file():
-        return recipe
-    model = recipe.model.model_copy(update={"name": str(newest_weights(folder))})
-    return recipe.model_copy(update={"model": model})
+        return model
+    return model.model_copy(update={"name": str(newest_weights(folder))})
 
 
 def _unsaid(choices: Mapping[str, Any]) -> Layer:

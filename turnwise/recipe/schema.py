@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
 from turnwise.algorithm import Algorithm, Part
 from turnwise.envs.process import EnvSource
@@ -98,11 +98,25 @@ class Rollout(Settings):
     """A step of the environment that takes longer ends its episode."""
     context: int | None = Field(default=None, ge=2)
     """Tokens that a whole episode may have; None: what the model has room for, at most 2048."""
-    engine_gib: float = Field(default=0.5, gt=0)
-    """Memory for the engine's keys and values."""
     lockstep: bool | None = None
     """Let the engine wait for every episode, so that equal seeds give equal bits whatever the timing. By default where
     that costs nothing: synchronous runs in environments that answer inline."""
+
+
+class EngineChoice(Settings):
+    """What samples the tokens. In YAML `engine: torch` is short for `engine: {kind: torch}`."""
+
+    kind: str = "torch"
+    """torch samples in this process, from the learner's own weights; or a class as package.module:Class."""
+    memory_gib: float = Field(default=0.5, gt=0)
+    """Memory for keys and values."""
+    options: dict[str, Any] = {}
+    """Arguments of the engine; torch takes max_batch, chunk_tokens, share_prompts and recompute."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
 
 
 class Train(Settings):
@@ -245,6 +259,52 @@ class Log(Settings):
     """Project of Weights & Biases."""
 
 
+class PolicyChoice(Settings):
+    """One of several policies. What it leaves unsaid is as in the recipe's own model, algorithm and train."""
+
+    model: ModelChoice
+    algorithm: Algorithm
+    train: Train
+    frozen: bool = False
+    """It plays and never learns."""
+
+    @field_serializer("train")
+    def _without_steps(self, train: Train) -> dict[str, Any]:
+        """How many steps there are is the run's to say, and may change when it is resumed."""
+        return train.model_dump(mode="json", exclude={"steps"})
+
+
+class SeatChoice(Settings):
+    """Who plays a seat, one of policy, checkpoint, pool and agent. `white: rival` is short for {policy: rival}."""
+
+    policy: str | None = None
+    """A policy of this recipe."""
+    checkpoint: str | None = None
+    """The folder of a model, a checkpoint or a run; it never learns."""
+    pool: str | None = None
+    """Earlier selves of this policy, one drawn for every episode; they never learn."""
+    agent: str | None = None
+    """A scripted agent: random, oracle, or a class as package.module:Class."""
+    every: int = Field(default=10, ge=1)
+    """Steps after which a pool takes in the policy as it then is."""
+    keep: int = Field(default=4, ge=1)
+    """Selves that a pool holds; the oldest makes room."""
+    options: dict[str, Any] = {}
+    """Arguments of an agent's class."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"policy": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        said = [name for name in ("policy", "checkpoint", "pool", "agent") if getattr(self, name) is not None]
+        if len(said) != 1:
+            raise ValueError("say one of policy, checkpoint, pool and agent, such as {pool: policy, every: 10}")
+        return self
+
+
 class Recipe(Settings):
     """Everything that decides a run."""
 
@@ -257,6 +317,7 @@ class Recipe(Settings):
     env: EnvChoice = EnvChoice()
     algorithm: Algorithm
     rollout: Rollout = Rollout()
+    engine: EngineChoice = EngineChoice()
     train: Train = Train()
     sft: Sft | None = None
     source: SourceChoice = SourceChoice()
@@ -264,6 +325,10 @@ class Recipe(Settings):
     guard: GuardChoice = GuardChoice()
     checkpoint: Checkpoint = Checkpoint()
     log: Log = Log()
+    policies: dict[str, PolicyChoice] = {}
+    """Several policies by name; none: one, made from model, algorithm and train."""
+    seats: dict[str, SeatChoice] = {}
+    """Who plays which seat of the environment; none: the one policy plays them all."""
 
     @field_validator("name")
     @classmethod

@@ -50,7 +50,8 @@ def write_report(
 
 def collect(runs: Sequence[Path], *, comparison: dict[str, Any] | None, sample: Sample) -> dict[str, Any]:
     """Everything the page shows, as plain data."""
-    read = [read_run(path) for path in dict.fromkeys(Path(path) for path in runs)]
+    folders = dict.fromkeys(Path(path) for path in runs)
+    read = [part for path in folders for part in read_run(path).by_policy()]
     labels = group_labels(read)
     budget = sample.megabytes * 1e6 / len(read)
     flat = [flatten(run.config) for run in read]

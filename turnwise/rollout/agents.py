@@ -43,6 +43,8 @@ class Action:
     prompt_ids: Sequence[int] = ()
     sampled_ids: Sequence[int] = ()
     logprobs: Sequence[float] | None = None
+    policy: str = ""
+    """The policy that sampled it; an agent without one says nothing that is trained on."""
     policy_version: int = 0
     restarts: bool = False
     stop: StopReason | None = None
@@ -101,6 +103,22 @@ class FunctionAgent(Agent):
         return Action(text=answer) if isinstance(answer, str) else answer
 
 
+@dataclass(frozen=True)
+class ScriptedAgent(Agent):
+    """Another agent's words alone: whatever tokens it reports, nobody learns from them."""
+
+    agent: Agent
+
+    async def act(self, view: View) -> Action:
+        """The agent's text."""
+        action = await self.agent.act(view)
+        return Action(text=action.text, stop=action.stop)
+
+    async def end(self, trajectory: Trajectory) -> None:
+        """Pass it on."""
+        await self.agent.end(trajectory)
+
+
 @dataclass(frozen=True, kw_only=True)
 class HumanAgent(Agent):
     """A person at the terminal. The end of the input ends the episode."""
@@ -115,3 +133,22 @@ class HumanAgent(Agent):
             return Action(text=await asyncio.to_thread(self.read, f"{view.seat}> "))
         except EOFError:
             return Action(text="", stop=StopReason.INVALID)
+
+
+class PoolAgent(Agent):
+    """One of several agents, drawn afresh for every episode by the seat's own generator."""
+
+    def __init__(self, agents: Sequence[Agent]) -> None:
+        self._agents = list(agents)
+        self._chosen: dict[tuple[str, str], Agent] = {}
+
+    async def act(self, view: View) -> Action:
+        """What the agent of this episode does."""
+        if view.turn == 0:
+            self._chosen[view.episode, view.seat] = view.rng.choice(self._agents)
+        return await self._chosen[view.episode, view.seat].act(view)
+
+    async def end(self, trajectory: Trajectory) -> None:
+        """Tell the agent of this episode."""
+        if agent := self._chosen.pop((trajectory.episode, trajectory.seat), None):
+            await agent.end(trajectory)

@@ -265,6 +265,7 @@ class Episode:
         seat = self._seats[name]
         trajectory = Trajectory(
             id=self._spec.id if len(self._seats) == 1 else f"{self._spec.id}/{name}",
+            episode=self._spec.id,
             turns=seat.turns,
             stop=self._stop,
             terminated=self._terminated,
@@ -301,6 +302,7 @@ def _turn(action: Action, observation: str, info: Info, seconds: float) -> Turn:
         prompt_ids=action.prompt_ids,
         sampled_ids=action.sampled_ids,
         logprobs=action.logprobs,
+        policy=action.policy,
         policy_version=action.policy_version,
         restarts=action.restarts,
         observation=observation,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, SupportsFloat
 
 import torch
@@ -18,7 +19,7 @@ _ROUNDING = 1e-3
 """Samplers of half precision may put a certain token's log-prob a little above 0."""
 
 
-def pack(groups: Iterable[Group], *, dtype: torch.dtype = torch.float32) -> TokenBatch:
+def pack(groups: Iterable[Group], *, policy: str | None = None, dtype: torch.dtype = torch.float32) -> TokenBatch:
     """Pack groups of trajectories into one TokenBatch.
 
     - A turn's reward lands on its last sampled token. A turn that sampled nothing hands its reward to the last token
@@ -27,6 +28,8 @@ def pack(groups: Iterable[Group], *, dtype: torch.dtype = torch.float32) -> Toke
     - Groups have ids of their own: two with one id would be compared apart.
     - A trajectory that is both terminated and truncated counts as terminated: nothing follows it.
     - `mu_T` is NaN where the sampler is unknown, as in an expert's turn, unassigned if that is so of every turn.
+    - With `policy` only its own turns are trained on: what others sampled is context, and a trajectory in which only
+      others spoke is left out.
     - `bootstrap_S` is NaN where a truncated trajectory waits for the critic's value, unassigned if all of them do.
     """
     columns, ids = _Columns(), set[str]()
@@ -43,10 +46,32 @@ def pack(groups: Iterable[Group], *, dtype: torch.dtype = torch.float32) -> Toke
         ids.add(group.id)
         columns.group_names.append(group.id)
         for trajectory in group.trajectories:
-            _add_trajectory(columns, trajectory, group_number)
+            heard = trajectory if policy is None else _as_heard_by(policy, trajectory)
+            if heard is not None:
+                _add_trajectory(columns, heard, group_number)
     if not columns.trajectory_names:
         raise ValueError("nothing to pack: every group is empty; collect episodes first or loosen the filters")
     return _to_batch(columns, dtype)
+
+
+def _as_heard_by(policy: str, trajectory: Trajectory) -> Trajectory | None:
+    """The trajectory with the turns of others as context; None where it has no other turns."""
+    own = [turn.policy == policy for turn in trajectory.turns]
+    if all(own):
+        return trajectory
+    if not any(own):
+        return None
+    turns, early = list[Turn](), 0.0
+    for turn, is_own, has_spoken in zip(trajectory.turns, own, accumulate(own), strict=True):
+        if is_own:
+            turns.append(replace(turn, reward=turn.reward + early))
+            early = 0.0
+        else:  # what came in before its first turn is the first turn's
+            heard = [*turn.prompt_ids, *turn.sampled_ids]
+            reward = turn.reward if has_spoken else 0.0
+            turns.append(replace(turn, prompt_ids=heard, sampled_ids=(), logprobs=None, reward=reward))
+            early += turn.reward - reward
+    return replace(trajectory, turns=turns)
 
 
 @dataclass(kw_only=True)

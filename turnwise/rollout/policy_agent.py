@@ -10,7 +10,7 @@ from turnwise.engine.contract import Engine, Finish, SamplingParams
 from turnwise.policy.rendering import Conversation, Prompt, Renderer
 from turnwise.rollout.agents import Action, Agent, View
 from turnwise.rollout.token_checks import check_completion
-from turnwise.types import StopReason, Trajectory
+from turnwise.types import POLICY, StopReason, Trajectory
 
 # A turn that was cut is no action; a cancelled one says nothing about the policy.
 _STOPS = {
@@ -43,8 +43,11 @@ class PolicyAgent(Agent):
         groups = await scheduler.run_groups(specs, agent)
     """
 
-    def __init__(self, *, engine: Engine, renderer: Renderer, sampling: SamplingParams | None = None) -> None:
+    def __init__(
+        self, *, engine: Engine, renderer: Renderer, sampling: SamplingParams | None = None, policy: str = POLICY
+    ) -> None:
         sampling = sampling or SamplingParams()
+        self._policy = policy
         stop_ids = tuple(sorted({*sampling.stop_ids, *renderer.stop_ids}))
         self._engine, self._renderer = engine, renderer
         self._sampling = replace(sampling, stop_ids=stop_ids)
@@ -70,14 +73,15 @@ class PolicyAgent(Agent):
             prompt_ids=prompt.ids,
             sampled_ids=completion.ids,
             logprobs=completion.logprobs,
-            policy_version=min(completion.versions, default=0),  # the oldest decides how far off-policy the turn is
+            policy=self._policy,
+            policy_version=completion.policy_version,
             restarts=prompt.restarts,
             stop=_STOPS.get(completion.finish),
         )
 
     async def end(self, trajectory: Trajectory) -> None:
         """Close the session; a truncated episode's last observation becomes `final_ids`."""
-        seat = self._pop(trajectory)
+        seat = self._seats.pop((trajectory.episode, trajectory.seat), None)
         if seat is None:
             return
         self._engine.close(seat.session)
@@ -112,13 +116,6 @@ class PolicyAgent(Agent):
                 self._engine.close(left.session)
             self._seats[key] = _Seat(conversation=self._renderer.open(), session=_session(view))
         return self._seats[key]
-
-    def _pop(self, trajectory: Trajectory) -> _Seat | None:
-        # With several seats a trajectory's id ends in the seat's name.
-        for episode in (trajectory.id, trajectory.id.removesuffix(f"/{trajectory.seat}")):
-            if seat := self._seats.pop((episode, trajectory.seat), None):
-                return seat
-        return None
 
 
 def _session(view: View) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
@@ -166,8 +166,26 @@ def in_groups(finished: Iterable[Finished]) -> list[Group]:
     for _, spec, trajectories in sorted(finished, key=lambda episode: episode[0]):
         for trajectory in trajectories:
             name = spec.group_id if len(trajectories) == 1 else f"{spec.group_id}/{trajectory.seat}"
-            groups.setdefault(name, Group(id=name, trajectories=[])).trajectories.append(trajectory)
+            group = groups.setdefault(name, Group(id=name, trajectories=[], task_id=spec.group_id))
+            group.trajectories.append(trajectory)
     return list(groups.values())
+
+
+def by_task(groups: Iterable[Group]) -> list[Group]:
+    """The same trajectories, with all seats and tries of one task in one group."""
+    tasks: dict[str, Group] = {}
+    for group in groups:
+        task = tasks.setdefault(group.task_id, Group(id=group.task_id, trajectories=[]))
+        task.trajectories += group.trajectories
+    return list(tasks.values())
+
+
+def at_seats(groups: Iterable[Group], seats: Collection[str] | None) -> list[Group]:
+    """What was played at these seats; None: at all of them."""
+    if seats is None:
+        return list(groups)
+    kept = [replace(each, trajectories=[one for one in each.trajectories if one.seat in seats]) for each in groups]
+    return [group for group in kept if group.trajectories]
 
 
 def _check_agents(agents: Any) -> None:

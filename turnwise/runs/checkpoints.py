@@ -133,6 +133,11 @@ def is_checkpoint(folder: Path) -> bool:
     return folder.parent.name == FOLDER and (folder / MANIFEST).is_file()
 
 
+def policy_folder(checkpoint: Path, policy: str) -> Path:
+    """Where a checkpoint has a policy: in a folder of that name where several learn, else in its own."""
+    return checkpoint / policy if (checkpoint / policy).is_dir() else checkpoint
+
+
 def require_whole(checkpoint: Path) -> Path:
     """The checkpoint in a folder, if every byte is as it was written, and nothing was added."""
     fault = find_fault(checkpoint) if checkpoint.is_dir() else "there is no such checkpoint"

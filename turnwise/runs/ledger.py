@@ -31,7 +31,7 @@ def write_groups(path: Path, groups: Iterable[Group]) -> None:
     parts: list[bytes] = []
     for group in groups:
         for member, trajectory in enumerate(group.trajectories):
-            parts.append(compressor.compress(_line({"group": group.id, "member": member, **_columns(trajectory)})))
+            parts.append(compressor.compress(_line({**_place(group, member), **_columns(trajectory)})))
         # A block per group: of a file that was cut off, the groups before the cut can still be read.
         parts.append(compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
     write_whole(path, b"".join([*parts, compressor.flush()]))
@@ -43,9 +43,9 @@ def read_groups(path: Path) -> list[Group]:
 
     groups: list[Group] = []
     for row in list(_rows(path, whole=True)):  # the checksum comes last: nothing is believed before
-        name, member = row.pop("group"), row.pop("member")
+        name, member, task_id = row.pop("group"), row.pop("member"), row.pop("task_id", "")
         if member == 0:
-            groups.append(Group(id=name, trajectories=[]))
+            groups.append(Group(id=name, trajectories=[], task_id=task_id))
         groups[-1].trajectories.append(_trajectory(row))
     return groups
 
@@ -53,6 +53,12 @@ def read_groups(path: Path) -> list[Group]:
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The lines: a trajectory's fields with its `group` and `member`. Of a file that was cut off, those before it."""
     return _rows(path, whole=False)
+
+
+def _place(group: Group, member: int) -> dict[str, Any]:
+    """Which line of which group it is; what a task is called need not be said where the group has its name."""
+    task = {} if group.task_id == group.id else {"task_id": group.task_id}
+    return {"group": group.id, "member": member, **task}
 
 
 def _columns(trajectory: Trajectory) -> dict[str, Any]:

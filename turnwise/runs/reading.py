@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from turnwise.runs.disk import RunFolderError, open_plain
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.journal import read_journal
 from turnwise.runs.ledger import read_rows
+from turnwise.runs.rows import row_of
 from turnwise.untrusted import parse_shallow
 
 Row = dict[str, Any]
@@ -33,10 +34,34 @@ class RunData:
     history: list[Row]
     """Every command that started or resumed the run."""
     problems: list[str] = field(default_factory=list[str])
+    policy: str = ""
+    """Whose part of the run this is, where several policies learn."""
 
     @property
     def name(self) -> str:
-        return self.path.name
+        """The folder's name, and the policy's where several learn."""
+        return f"{self.path.name} · {self.policy}" if self.policy else self.path.name
+
+    def by_policy(self) -> list[RunData]:
+        """The run once for each policy, where several learn: each with its own numbers."""
+        policies = self.config.get("policies")
+        table = policies if isinstance(policies, dict) else {}
+        trained = [name for name, choice in table.items() if isinstance(choice, dict) and not choice.get("frozen")]
+        if len(trained) < 2:
+            return [self]
+        return [self._of(policy, table[policy]) for policy in trained]
+
+    def _of(self, policy: str, choices: Row) -> RunData:
+        own = {name: choices[name] for name in ("model", "algorithm", "train") if name in choices}
+        return replace(
+            self,
+            policy=policy,
+            config={**self.config, **own},
+            metrics=[row_of(row, policy) for row in self.metrics],
+            evals=[row_of(row, policy) for row in self.evals],
+            turns=[row for row in self.turns if row.get("policy") == policy],
+            events=[event for event in self.events if event.get("policy", policy) == policy],
+        )
 
     @property
     def algorithm(self) -> str:

@@ -9,6 +9,9 @@ from typing import Any, TypeGuard
 Row = Mapping[str, Any]
 """One line of a journal: what it has no data for is missing, and what was not finite is null."""
 
+AREAS = ("rollout", "source", "loss", "train", "time", "eval", "turn")
+"""What the names of metrics begin with. Where several policies learn, those of one have its name in front."""
+
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Whether it is a finite number."""
@@ -19,3 +22,10 @@ def number(row: Row, name: str) -> float | None:
     """A metric of a row; None where the row has none or it is not finite."""
     value = row.get(name)
     return value if is_number(value) else None
+
+
+def row_of(row: Row, policy: str) -> dict[str, Any]:
+    """A row as one of several policies sees it: what all share, and its own numbers without its name in front."""
+    shared = {name: value for name, value in row.items() if "/" not in name or name.partition("/")[0] in AREAS}
+    own = {name.removeprefix(f"{policy}/"): value for name, value in row.items() if name.startswith(f"{policy}/")}
+    return {**shared, **own}

@@ -14,7 +14,9 @@ from turnwise.algorithm.parts import function_of
 from turnwise.envs.faults import close_quietly
 from turnwise.ops.tries import SamplingPlan
 from turnwise.recipe.schema import Recipe
+from turnwise.recipe.seating import trained_seats
 from turnwise.rollout.episode import EpisodeSpec
+from turnwise.rollout.scheduler import at_seats
 from turnwise.sources.samplers import make_sampler
 from turnwise.sources.tasks import Draw, Tally, Task
 from turnwise.types import Group, Trajectory
@@ -28,11 +30,6 @@ def sampling_plan(row: Algorithm) -> SamplingPlan:
     return function_of("sampling", row.sampling.kind)(**row.sampling.options)
 
 
-def task_of(group: Group) -> str:
-    """The name of the task that a group of a step tries; the seats of one game have one task."""
-    return "/".join(group.id.split("/", 2)[:2])
-
-
 class Cursor:
     """Draws the tasks of each step from a sampler, which sees what was measured before.
 
@@ -44,6 +41,8 @@ class Cursor:
         plan = sampling_plan(recipe.algorithm)
         self.tasks = tasks or recipe.rollout.episodes // plan.tries
         """Of one step."""
+        self.seats = trained_seats(recipe)
+        """Where those play who learn: how others fare says nothing of how hard a task is."""
         self._recipe, self._lag = recipe, recipe.algorithm.max_lag
         self._most = self.tasks * (1 + plan.refill)
         self._sampler = make_sampler(recipe.source.tasks.kind, recipe.source.tasks.options)
@@ -81,7 +80,7 @@ class Cursor:
             self.draw(step)
         with self._lock:
             drawn = self._drawn.pop(step)
-            self._recent[step] = _tallies(drawn, groups)
+            self._recent[step] = _tallies(drawn, at_seats(groups, self.seats))
             for done in sorted(each for each in self._recent if each <= step - self._lag):
                 self._settled = _merged(self._settled, self._recent.pop(done))
         levels = [task.level for task in drawn.values() if task.level is not None]
@@ -132,7 +131,7 @@ def _tallies(drawn: Mapping[str, Task], groups: Sequence[Group]) -> dict[str, Ta
     """Success by the names of the tasks."""
     played: defaultdict[str, list[Trajectory]] = defaultdict(list)
     for group in groups:
-        task = drawn.get(task_of(group))
+        task = drawn.get(group.task_id)
         if task is not None and task.name:
             played[task.name] += group.trajectories
     return {name: tally for name, tries in played.items() if (tally := success_of(tries)) is not None}

@@ -11,7 +11,7 @@ from turnwise.recipe.schema import EnvChoice
 from turnwise.rollout.agents import OracleAgent
 from turnwise.rollout.episode import EpisodeSpec, Limits
 from turnwise.rollout.scheduler import RolloutStats, Scheduler
-from turnwise.types import Group, Turn
+from turnwise.types import POLICY, Group, Turn
 from turnwise.waiting import finish
 
 _SEEDS = range(2**31)
@@ -70,6 +70,7 @@ def add_tokens(turn: Turn, conversation: Conversation) -> None:
     turn.prompt_ids, turn.restarts = prompt.ids, prompt.restarts
     turn.sampled_ids = spell(conversation.renderer, turn.action)
     turn.action = conversation.record(turn.sampled_ids)
+    turn.policy = POLICY  # whoever said it, the policy is to learn it
 
 
 def spell(renderer: Renderer, text: str) -> list[int]:

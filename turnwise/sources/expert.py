@@ -57,4 +57,4 @@ class Expert:
         for turn in trajectory.turns:
             add_tokens(turn, conversation)
         whole = bool(trajectory.turns) and not trajectory.stop.is_failure
-        return whole and longest_sequence(trajectory.turns) <= self._player.engine.capacity
+        return whole and longest_sequence(trajectory.turns) <= self._player.capacity

@@ -87,7 +87,7 @@ def _played(
 
 
 def _read(part: Ingredient, recipe: Recipe, player: Player) -> list[Group]:
-    renderer, room = player.renderer, player.engine.capacity
+    renderer, room = player.renderer, player.capacity
     if part.kind in _FILES:
         assert part.path is not None
         return _FILES[part.kind](part.path, renderer, limit=part.limit, room=room)

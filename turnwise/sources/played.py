@@ -11,7 +11,8 @@ from turnwise.envs.base import is_asynchronous
 from turnwise.envs.faults import close_quietly
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec, tries
-from turnwise.sources.cursor import Cursor, sampling_plan, success_of, task_of
+from turnwise.rollout.scheduler import at_seats
+from turnwise.sources.cursor import Cursor, sampling_plan, success_of
 from turnwise.sources.expert import Expert
 from turnwise.sources.player import Player
 from turnwise.sources.source import Source
@@ -74,7 +75,8 @@ class Played(Source):
 
     def _help(self, tasks: Sequence[EpisodeSpec], groups: list[Group]) -> None:
         """Try hard tasks again; the tries join their groups."""
-        hard = [task for task in tasks if self._is_hard([each for each in groups if task_of(each) == task.group])]
+        own = at_seats(groups, self._cursor.seats)
+        hard = [task for task in tasks if self._is_hard([each for each in own if each.task_id == task.group])]
         first = self._plan.tries
         more = [replace(task, index=index) for task in hard for index in range(first, first + self._plan.second)]
         by_id = {group.id: group for group in groups}
@@ -88,7 +90,8 @@ class Played(Source):
 
     def _whole(self, groups: Sequence[Group]) -> int:
         """How many tasks the row's filters leave something of."""
-        return len({task_of(group) for group in apply_filters(self._row, groups)})
+        own = at_seats(groups, self._cursor.seats)
+        return len({group.task_id for group in apply_filters(self._row, own)})
 
 
 def plays_in_lockstep(recipe: Recipe) -> bool:

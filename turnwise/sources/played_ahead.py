@@ -126,7 +126,7 @@ class PlayedAhead(Source):
         if self._closed:
             return
         async with self._player.make_scheduler() as scheduler:
-            episodes = scheduler.episodes(self._specs(), self._player.agent())
+            episodes = scheduler.episodes(self._specs(), self._player.agents())
             async with aclosing(episodes):
                 async for episode in episodes:
                     _, spec, _ = episode

@@ -1,20 +1,20 @@
-"""Plays episodes with the policy as it is now: the engine on the learner's own weights, and the scheduler."""
+"""Plays episodes with the policies as they are now: an engine for each of them, and the scheduler."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from turnwise.engine.contract import SamplingParams
-from turnwise.engine.serving import EngineServer
-from turnwise.engine.torch_engine import TorchEngine
+from turnwise.engine.contract import Engine, EngineSetup, SamplingParams, Weights
+from turnwise.engine.kinds import ENGINES, make_engines
 from turnwise.policy.rendering import Renderer
-from turnwise.policy.text import TextPolicy
-from turnwise.recipe.schema import CONTEXT, Rollout
+from turnwise.recipe.schema import CONTEXT, EngineChoice, Rollout
+from turnwise.rollout.agents import Agent, PoolAgent
 from turnwise.rollout.episode import EpisodeSpec, Limits
 from turnwise.rollout.policy_agent import PolicyAgent
-from turnwise.rollout.scheduler import Finished, Scheduler, in_groups
+from turnwise.rollout.scheduler import Agents, Finished, Scheduler, in_groups
+from turnwise.sources.cast import Cast, Pool, Voice
 from turnwise.types import Group
 from turnwise.waiting import LoopRunner
 
@@ -22,67 +22,135 @@ from turnwise.waiting import LoopRunner
 class Player:
     """Plays any number of episodes at once.
 
-    Example: `Player(policy, rollout=recipe.rollout, renderer=renderer, seed=0).play(specs, temperature=0.0)`.
+    Example: `Player(Cast.alone(policy, renderer), rollout=recipe.rollout, seed=0).play(specs, temperature=0.0)`.
     """
 
     def __init__(
-        self, policy: TextPolicy, *, rollout: Rollout, renderer: Renderer, seed: int, lockstep: bool = True
+        self, cast: Cast, *, rollout: Rollout, seed: int, engine: EngineChoice | None = None, lockstep: bool = True
     ) -> None:
-        self.engine = EngineServer(
-            TorchEngine(
-                policy.model,
-                tokenizer=policy.tokenizer,
-                capacity=rollout.context or min(policy.room or CONTEXT, CONTEXT),
-                memory_bytes=int(rollout.engine_gib * 2**30),
-                seed=seed,
-            )
-        )
-        self.renderer, self.lockstep = renderer, lockstep
-        self._rollout, self._seed = rollout, seed
+        choice = engine or EngineChoice()
+        self._cast, self._rollout, self._seed = cast, rollout, seed
+        self._engines = _make_engines(cast, rollout, choice, seed)
+        # Engines of the user's own know nothing of each other, so only one of them can wait for every episode.
+        together = choice.kind in ENGINES or len(self._engines) == 1
+        able = together and all(engine.lockstep for engine in self._engines.values())
+        self.lockstep = lockstep and able
         self._sampling = SamplingParams(max_tokens=rollout.max_tokens, temperature=rollout.temperature)
         self.scheduler = self.make_scheduler()
         # One event loop for the whole run: worker processes of environments belong to it.
         self._runner = LoopRunner()
+        if rollout.lockstep and not able:
+            self.close()
+            raise ValueError("rollout.lockstep is true, but the engine (engine.kind) cannot wait for every episode")
+        for voice in cast.voices:
+            self._send(voice, voice.version)
 
     def make_scheduler(self) -> Scheduler:
         """A scheduler with the recipe's limits; each event loop needs its own."""
         limits = Limits(max_turns=self._rollout.max_turns, step_seconds=self._rollout.step_seconds)
         return Scheduler(concurrency=self._rollout.concurrency, limits=limits, seed=self._seed)
 
-    def agent(self, temperature: float | None = None) -> PolicyAgent:
-        """The policy as an agent; by default it samples as in training."""
+    def agents(self, temperature: float | None = None) -> Agents:
+        """Who plays each seat; by default policies sample as in training."""
         sampling = self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
-        return PolicyAgent(engine=self.engine, renderer=self.renderer, sampling=sampling)
+        speakers = {voice.name: self._speaker(voice, sampling) for voice in self._cast.voices}
+        if not self._cast.seats:
+            (only,) = speakers.values()
+            return only
+        return {seat: _agent(player, speakers) for seat, player in self._cast.seats.items()}
 
     def play(self, specs: Sequence[EpisodeSpec], temperature: float | None = None) -> list[Group]:
         """All episodes, in the order of the specs."""
-        return in_groups(self._runner.run(self._play(specs, self.agent(temperature))))
+        return in_groups(self._runner.run(self._play(specs, self.agents(temperature))))
 
     def publish(self, version: int) -> None:
-        """The weights have changed."""
-        self.engine.publish(version)
+        """The weights of those that learn have changed."""
+        for voice in self._cast.voices:
+            if voice.learns:
+                self._send(voice, version)
 
-    def paused(self) -> AbstractContextManager[None]:
+    def replaced(self, voices: Sequence[Voice]) -> None:
+        """These frozen voices have other weights now."""
+        for voice in voices:
+            self._send(voice, voice.version)
+
+    @property
+    def renderer(self) -> Renderer:
+        """How the first policy that learns is spoken to."""
+        return self._learning.renderer
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that an episode of the first policy that learns may have."""
+        return self._engines[self._learning.name].capacity
+
+    @property
+    def _learning(self) -> Voice:
+        return next((voice for voice in self._cast.voices if voice.learns), self._cast.voices[0])
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time that the engines have spent running their models."""
+        return sum(engine.busy_seconds for engine in self._engines.values())
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
         """Nothing is sampled meanwhile."""
-        return self.engine.paused()
+        with ExitStack() as stack:
+            for engine in self._engines.values():
+                stack.enter_context(engine.paused())
+            yield
 
     def close(self) -> None:
-        """End the engine and the workers of the environments."""
-        self.engine.shutdown()
+        """End the engines and the workers of the environments."""
+        for engine in self._engines.values():
+            engine.shutdown()
         self.scheduler.close()
         self._runner.close()
 
-    async def _play(self, specs: Sequence[EpisodeSpec], agent: PolicyAgent) -> list[Finished]:
+    def _speaker(self, voice: Voice, sampling: SamplingParams) -> PolicyAgent:
+        engine = self._engines[voice.name]
+        return PolicyAgent(engine=engine, renderer=voice.renderer, sampling=sampling, policy=voice.label)
+
+    def _send(self, voice: Voice, version: int) -> None:
+        self._engines[voice.name].publish(Weights(named=voice.policy.named_weights), version)
+
+    async def _play(self, specs: Sequence[EpisodeSpec], agents: Agents) -> list[Finished]:
         finished: list[Finished] = []
         self._expect(len(specs))
         try:
-            async for episode in self.scheduler.episodes(specs, agent):
+            async for episode in self.scheduler.episodes(specs, agents):
                 finished.append(episode)
                 self._expect(len(specs) - len(finished))
         finally:
-            self.engine.expect(None)
+            self._expect(None)
         return finished
 
-    def _expect(self, unfinished: int) -> None:
+    def _expect(self, unfinished: int | None) -> None:
         if self.lockstep:
-            self.engine.expect(min(unfinished, self._rollout.concurrency))
+            requests = None if unfinished is None else min(unfinished, self._rollout.concurrency)
+            next(iter(self._engines.values())).expect(requests)  # built-in engines share a thread
+
+
+def _agent(player: Voice | Pool | Agent, speakers: dict[str, PolicyAgent]) -> Agent:
+    if isinstance(player, Agent):
+        return player
+    if isinstance(player, Voice):
+        return speakers[player.name]
+    return PoolAgent([speakers[voice.name] for voice in player.held.values()])
+
+
+def _make_engines(cast: Cast, rollout: Rollout, choice: EngineChoice, seed: int) -> dict[str, Engine]:
+    setups = [
+        EngineSetup(
+            policy=voice.name,
+            model_name=voice.policy.model.name_or_path or "",
+            model=voice.policy.model,
+            tokenizer=voice.policy.tokenizer,
+            capacity=rollout.context or min(voice.policy.room or CONTEXT, CONTEXT),
+            memory_bytes=int(choice.memory_gib * 2**30) // len(cast.voices),
+            seed=seed,
+        )
+        for voice in cast.voices
+    ]
+    return make_engines(choice.kind, setups, choice.options)

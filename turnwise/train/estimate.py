@@ -140,7 +140,7 @@ def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str,
         "critic": (shape.parameters - shape.embedded) * item if separate else 0,  # without a head of words
         "critic's learning": shape.trained * item + learning if separate else 0,
         "reference": shape.parameters * item if copied else 0,
-        "engine": int(recipe.rollout.engine_gib * GIB),
+        "engine": int(recipe.engine.memory_gib * GIB),
         "activations": activations,
         "logits": 3 * 4 * LOGITS_AT_ONCE["cuda" if device.startswith("cuda") else "cpu"],
     }

@@ -15,15 +15,17 @@ from typing import Any
 import torch
 
 from turnwise import __version__
+from turnwise.engine.kinds import ENGINES, check_engine
 from turnwise.engine.runners import cache_shape
 from turnwise.envs.check import check_env
 from turnwise.envs.check_memory import remember, was_sound
 from turnwise.exactness import describe_arithmetic
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
-from turnwise.policy.text_lora import LoraSettings
+from turnwise.policy.text_lora import LoraSettings, share_base
 from turnwise.recipe.schema import CONTEXT, Recipe
-from turnwise.runs.checkpoints import is_checkpoint, require_whole
+from turnwise.recipe.seating import count_voices, policies_of, recipe_of
+from turnwise.runs.checkpoints import is_checkpoint, policy_folder, require_whole
 from turnwise.sources.chats import chat_groups
 from turnwise.sources.demonstrations import expert_groups
 from turnwise.sources.imitation import Imitation, require_sft
@@ -44,13 +46,28 @@ def choose_device(recipe: Recipe) -> str:
     return recipe.device
 
 
-def load_policy(recipe: Recipe, source: str | Path | None = None) -> TextPolicy:
+def load_policies(recipe: Recipe, checkpoint: Path | None = None) -> dict[str, TextPolicy]:
+    """The policies of a recipe by name; those that learn as they are in a checkpoint, where there is one.
+
+    With an adapter the base is loaded, into which the adapter is then put back. Frozen tensors are shared.
+    """
+    policies: dict[str, TextPolicy] = {}
+    for name, choice in policies_of(recipe).items():
+        kept = None if choice.frozen or choice.model.lora is not None else checkpoint
+        source = None if kept is None else policy_folder(kept, name)
+        policies[name] = load_policy(recipe_of(recipe, name), source, frozen=choice.frozen)
+    if len(policies) > 1:
+        share_base([policy.model for policy in policies.values()])
+    return policies
+
+
+def load_policy(recipe: Recipe, source: str | Path | None = None, *, frozen: bool = False) -> TextPolicy:
     """The recipe's policy, from its own model or from a folder that replaces it."""
     model = recipe.model
     if source is None and is_checkpoint(Path(model.name)):
         require_whole(Path(model.name))
     lora = None
-    if model.lora is not None:
+    if model.lora is not None and not frozen:
         lora = LoraSettings(rank=model.lora.rank, alpha=model.lora.alpha, seed=recipe.seed)
     try:
         return TextPolicy.load(
@@ -58,6 +75,7 @@ def load_policy(recipe: Recipe, source: str | Path | None = None) -> TextPolicy:
             dtype=model.dtype,
             device=choose_device(recipe),
             lora=lora,
+            train=[] if frozen else None,
             checkpointing=model.checkpointing,
             compile_layers=model.compile,
         )
@@ -123,15 +141,19 @@ def context_of(recipe: Recipe, policy: TextPolicy) -> int:
     return asked or min(room or CONTEXT, CONTEXT)
 
 
-def require_engine_memory(recipe: Recipe, policy: TextPolicy) -> None:
-    """ValueError when the engine has no memory for a single episode."""
-    context = context_of(recipe, policy)
-    needed, there = cache_shape(policy.model).bytes_per_slot(context), recipe.rollout.engine_gib * 2**30
-    if there < needed:
-        least = math.ceil(needed / 2**30 * 1e3) / 1e3
+def require_engine(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
+    """ValueError when the engine cannot be made, or has no memory for a single episode of some policy."""
+    engine, shared = recipe.engine, count_voices(recipe)
+    check_engine(engine.kind, engine.options)
+    for name, policy in policies.items():
+        context = context_of(recipe_of(recipe, name), policy)
+        needed, there = cache_shape(policy.model).bytes_per_slot(context), engine.memory_gib * 2**30 / shared
+        if engine.kind not in ENGINES or there >= needed:
+            continue
+        least = math.ceil(shared * needed / 2**30 * 1e3) / 1e3
         raise ValueError(
-            f"rollout.engine_gib is {recipe.rollout.engine_gib:g}, too little for one episode of {context} tokens; set "
-            f"it to {least:g} or more, or lower rollout.context"
+            f"engine.memory_gib is {engine.memory_gib:g}, too little for one episode of {context} tokens; set it to "
+            f"{least:g} or more, or lower rollout.context"
         )
 
 

@@ -22,32 +22,36 @@ from turnwise.policy.text import TextPolicy
 from turnwise.recipe.checks import find_doubts
 from turnwise.recipe.loading import differences, load_recipe
 from turnwise.recipe.schema import Recipe, Train
+from turnwise.recipe.seating import recipe_of, seats_of, trained_policies
+from turnwise.runs.checkpoints import policy_folder
 from turnwise.runs.folder import JOURNALS, RunFolder
 from turnwise.runs.settings import CONFIG, META
 from turnwise.sources.imitation import Imitation, sft_recipe
 from turnwise.sources.played import plays_in_lockstep
 from turnwise.sources.player import Player
+from turnwise.train.casting import make_cast, require_seats
 from turnwise.train.setup import (
     choose_device,
     circumstances,
     context_of,
     describe_run,
+    load_policies,
     load_policy,
     make_imitation,
     make_renderer,
-    require_engine_memory,
+    require_engine,
     require_loggers,
     require_sound_env,
 )
 from turnwise.train.state import read_state
 from turnwise.train.trainer import Trainer
 from turnwise.trust import sign, why_unsigned
-from turnwise.types import Group
+from turnwise.types import POLICY, Group
 from turnwise.words import counted
 
 SFT = "sft"
 """The folder of the imitation stage inside a run's own."""
-FIXED = ("seed", "model", "env", "algorithm", "sft", "source")
+FIXED = ("seed", "model", "env", "algorithm", "sft", "source", "policies", "seats")
 """What a run is about: changing it makes another run."""
 
 
@@ -55,21 +59,21 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
     """Train from the beginning into a new folder. Whatever can be wrong is found before the folder is made."""
     folder, console = Path(folder), console or _default_console()
     require_sound_env(recipe, note=console.note)
+    require_seats(recipe)
     require_loggers(recipe)
-    policy = load_policy(recipe)
-    renderer = make_renderer(recipe, policy)
-    require_engine_memory(recipe, policy)
+    policies = load_policies(recipe)
+    require_engine(recipe, policies)
     imitation = None
     if recipe.sft is not None:
-        imitation = make_imitation(recipe, renderer, room=policy.room, note=console.note)
+        imitation = _imitation(recipe, policies, console)
     _note_unsigned(recipe, console)
     run = RunFolder.create(folder, _plain(recipe), describe_run(recipe))
     with run.claim(), _removed_if_blank(folder):
         if imitation is None:
-            return _reinforce(recipe, run, console=console, policy=policy)
+            return _reinforce(recipe, run, console=console, policies=policies)
         stage = sft_recipe(recipe, steps=imitation.steps)
         stage_run = RunFolder.create(folder / SFT, _plain(stage), describe_run(stage))
-        summary = _imitate(stage, stage_run, policy, imitation, console=console)
+        summary = _imitate(stage, stage_run, policies, imitation, console=console)
         return _after_imitation(summary, recipe, run, console=console)
 
 
@@ -77,14 +81,14 @@ def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = 
     """The imitation stage alone, in a folder of its own."""
     folder, console = Path(folder), console or _default_console()
     require_sound_env(recipe, note=console.note)
-    policy = load_policy(recipe)
-    require_engine_memory(recipe, policy)
-    imitation = make_imitation(recipe, make_renderer(recipe, policy), room=policy.room, note=console.note)
+    policies = load_policies(recipe)
+    require_engine(recipe, policies)
+    imitation = _imitation(recipe, policies, console)
     _note_unsigned(recipe, console)
     stage = sft_recipe(recipe, steps=imitation.steps)
     run = RunFolder.create(folder, _plain(stage), describe_run(stage))
     with _removed_if_blank(folder):
-        return _shown(_imitate(stage, run, policy, imitation, console=console), console)
+        return _shown(_imitate(stage, run, policies, imitation, console=console), console)
 
 
 def resume(
@@ -120,19 +124,29 @@ def evaluate_model(
     recipe: Recipe, model: str | Path, *, watch: Callable[[list[Group]], None] | None = None
 ) -> dict[str, float]:
     """Play the held-out tasks with a model: a name, or the folder of a checkpoint; `watch` sees the episodes."""
-    policy = load_policy(recipe.model_copy(update={"model": recipe.model.model_copy(update={"lora": None})}), model)
-    require_engine_memory(recipe, policy)
+    sources = _parts(recipe, model)
+    policies = load_policies(recipe) if recipe.policies else {}
+    policies |= {name: load_policy(recipe_of(recipe, name), each, frozen=True) for name, each in sources.items()}
+    require_engine(recipe, policies)
     player = Player(
-        policy,
+        make_cast(recipe, policies),
         rollout=recipe.rollout,
-        renderer=make_renderer(recipe, policy),
+        engine=recipe.engine,
         seed=recipe.seed,
         lockstep=plays_in_lockstep(recipe),
     )
     try:
-        return evaluate(player, recipe, watch=watch)
+        prefixes = {name: f"{name}/" if len(sources) > 1 else "" for name in sources}
+        return evaluate(player, recipe, {prefixes[name]: seats_of(recipe, name) for name in sources}, watch=watch)
     finally:
         player.close()
+
+
+def _parts(recipe: Recipe, model: str | Path) -> dict[str, str | Path]:
+    """Where those that are evaluated come from: a checkpoint has all that learn, a model plays as the first."""
+    trained = trained_policies(recipe)
+    folders = {name: policy_folder(Path(model), name) for name in trained}
+    return {**folders} if all(folder != Path(model) for folder in folders.values()) else {trained[0]: model}
 
 
 def _note_unsigned(recipe: Recipe, console: RunConsole) -> None:
@@ -152,39 +166,58 @@ def _removed_if_blank(folder: Path) -> Iterator[None]:
         raise
 
 
+def _imitation(recipe: Recipe, policies: Mapping[str, TextPolicy], console: RunConsole) -> Imitation:
+    (policy,) = policies.values()  # a recipe with several has no imitation
+    return make_imitation(recipe, make_renderer(recipe, policy), room=policy.room, note=console.note)
+
+
 def _imitate(
-    stage: Recipe, run: RunFolder, policy: TextPolicy, imitation: Imitation, *, console: RunConsole
+    stage: Recipe, run: RunFolder, policies: Mapping[str, TextPolicy], imitation: Imitation, *, console: RunConsole
 ) -> dict[str, Any]:
     """Start the imitation stage, or continue it where its folder has a checkpoint."""
     with run.claim():
         checkpoint = _newest(run)
         done = 0 if checkpoint is None else _step_of(checkpoint)
         console.started(stage, run.path, _caveats(stage, run, checkpoint), done=done)
-        return Trainer(stage, run, policy, console=console, imitation=imitation, checkpoint=checkpoint).run()
+        return Trainer(stage, run, policies, console=console, imitation=imitation, checkpoint=checkpoint).run()
 
 
 def _resume_imitation(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, Any]:
     run = RunFolder.open(folder) if (folder / META).is_file() else None
-    policy = load_policy(recipe, _weights(recipe, None if run is None else _newest(run)))
-    imitation = make_imitation(recipe, make_renderer(recipe, policy), room=policy.room, note=console.note)
+    policies = load_policies(recipe, None if run is None else _newest(run))
+    imitation = _imitation(recipe, policies, console)
     stage = sft_recipe(recipe, steps=imitation.steps)
     run = run or RunFolder.create(folder, _plain(stage), describe_run(stage))
-    return _imitate(stage, run, policy, imitation, console=console)
+    return _imitate(stage, run, policies, imitation, console=console)
 
 
 def _reinforce(
-    recipe: Recipe, run: RunFolder, *, console: RunConsole, policy: TextPolicy | None = None
+    recipe: Recipe, run: RunFolder, *, console: RunConsole, policies: Mapping[str, TextPolicy] | None = None
 ) -> dict[str, Any]:
     """Start or continue the reinforcement stage."""
     checkpoint = _newest(run)
-    if policy is None:
-        first = None if recipe.sft is None else _newest(RunFolder.open(run.path / SFT))
-        policy = load_policy(recipe, _weights(recipe, checkpoint) or first)
+    policies = policies or _load_stage(recipe, run, checkpoint)
     done = 0 if checkpoint is None else _step_of(checkpoint)
-    doubts = find_doubts(recipe, context=context_of(recipe, policy))
-    warnings = [*resolve(recipe.algorithm), *doubts, *_caveats(recipe, run, checkpoint)]
+    warnings = [*_doubts(recipe, policies), *_caveats(recipe, run, checkpoint)]
     console.started(recipe, run.path, warnings, done=done)
-    return _shown(Trainer(recipe, run, policy, console=console, checkpoint=checkpoint).run(), console)
+    return _shown(Trainer(recipe, run, policies, console=console, checkpoint=checkpoint).run(), console)
+
+
+def _load_stage(recipe: Recipe, run: RunFolder, checkpoint: Path | None) -> dict[str, TextPolicy]:
+    """The policies of reinforcement: as a checkpoint has them, else as imitation left them."""
+    if recipe.sft is None:
+        return load_policies(recipe, checkpoint)
+    imitated = _newest(RunFolder.open(run.path / SFT))
+    return {POLICY: load_policy(recipe, imitated if checkpoint is None or recipe.model.lora else checkpoint)}
+
+
+def _doubts(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> list[str]:
+    """What may be meant and seldom is, in words."""
+    found: list[str] = []
+    for name in trained_policies(recipe):
+        own = recipe_of(recipe, name)
+        found += [*resolve(own.algorithm), *find_doubts(own, context=context_of(own, policies[name]))]
+    return list(dict.fromkeys(found))
 
 
 def _after_imitation(summary: dict[str, Any], recipe: Recipe, run: RunFolder, *, console: RunConsole) -> dict[str, Any]:
@@ -219,19 +252,14 @@ def _caveats(recipe: Recipe, run: RunFolder, checkpoint: Path | None) -> list[st
     """What must be known of a run that is carried on: that the guard stopped it, and that its rate jumps."""
     if checkpoint is None:
         return []
-    stopped = read_state(checkpoint)["guard"]["stopped"]
+    stopped = [policy["guard"]["stopped"] for policy in read_state(checkpoint)["policies"].values()]
     before = Train.model_validate(run.config["train"])
-    jump = find_jump(_step_of(checkpoint) + 1, before, recipe.train)
-    return [*([f"the guard stopped this run, {stopped}"] if stopped else []), *([jump] if jump else [])]
+    jump = None if recipe.policies else find_jump(_step_of(checkpoint) + 1, before, recipe.train)
+    return [f"the guard stopped this run, {why}" for why in stopped if why] + ([jump] if jump else [])
 
 
 def _plain(recipe: Recipe) -> dict[str, Any]:
     return recipe.model_dump(mode="json")
-
-
-def _weights(recipe: Recipe, checkpoint: Path | None) -> Path | None:
-    """Where to load a resumed model from: with an adapter it is the base, into which the adapter is then put back."""
-    return checkpoint if recipe.model.lora is None else None
 
 
 def _is_finished(stage: Path) -> bool:

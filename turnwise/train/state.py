@@ -1,8 +1,8 @@
 """What a checkpoint holds beside the model: everything without which the run would not go on bit for bit.
 
-    step_000120/            a model that `from_pretrained` loads, and its tokenizer
+    step_000120/            a model that `from_pretrained` loads, and its tokenizer; a folder each where several learn
       journals.json         where the run's journals were
-      resume/state.json     counters, scale, guard
+      resume/state.json     counters, and for every policy: scale, guard, which checkpoints are good
       resume/*.safetensors  optimiser moments, critic, adapter
       resume/ahead/         groups of later steps that were already played
 
@@ -12,7 +12,7 @@ Generators need no state: every draw is a function of (seed, step) or of (seed, 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from turnwise.learn.learner import Learner
 from turnwise.policy.text_loading import read_weights
+from turnwise.runs.checkpoints import policy_folder
 from turnwise.runs.ledger import read_groups, write_groups
 from turnwise.types import Group
 
@@ -29,22 +30,33 @@ _RESUME = "resume"
 
 
 def write_state(
-    folder: Path, learner: Learner, state: Mapping[str, Any], ahead: Mapping[int, list[Group]] | None = None
+    folder: Path,
+    learners: Sequence[Learner],
+    state: Mapping[str, Any],
+    ahead: Mapping[int, list[Group]] | None = None,
 ) -> None:
     """Fill a checkpoint's folder."""
-    learner.policy.save(folder)
     resume = folder / _RESUME
     resume.mkdir()
+    for learner in learners:
+        _write_learner(folder if len(learners) == 1 else folder / learner.name, learner)
+    state = {**state, "learners": {learner.name: learner.state_dict() for learner in learners}}
+    (resume / "state.json").write_text(json.dumps(state, indent=1))
+    for step, groups in (ahead or {}).items():
+        (resume / "ahead").mkdir(exist_ok=True)
+        write_groups(resume / "ahead" / f"step_{step:06d}.jsonl.zst", groups)
+
+
+def _write_learner(folder: Path, learner: Learner) -> None:
+    resume = folder / _RESUME
+    resume.mkdir(parents=True, exist_ok=True)
+    learner.policy.save(folder)
     if learner.policy.has_adapter:  # the model above has it merged in
         _save(resume / "adapter.safetensors", learner.policy.trainable())
     _save(resume / "optimizer.safetensors", learner.optimizer.tensors())
     if learner.critic is not None and learner.critic_optimizer is not None:
         _save(resume / "critic.safetensors", learner.critic.trainable())
         _save(resume / "critic_optimizer.safetensors", learner.critic_optimizer.tensors())
-    (resume / "state.json").write_text(json.dumps({**state, "learner": learner.state_dict()}, indent=1))
-    for step, groups in (ahead or {}).items():
-        (resume / "ahead").mkdir(exist_ok=True)
-        write_groups(resume / "ahead" / f"step_{step:06d}.jsonl.zst", groups)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -60,19 +72,35 @@ def read_ahead(folder: Path) -> dict[int, list[Group]]:
 
 def load_learner(folder: Path, learner: Learner) -> None:
     """Put weights, critic and optimisers back, in place: an engine that shares the weights goes on with them."""
-    resume = folder / _RESUME
-    if learner.policy.has_adapter:
-        weights = load_file(resume / "adapter.safetensors")
-    else:
-        weights = {name: tensor for file in _model_files(folder) for name, tensor in load_file(file).items()}
-    if not weights.keys() >= learner.policy.trainable().keys():
-        weights = read_weights(folder)
-    _copy(weights, learner.policy.trainable())
+    resume = policy_folder(folder, learner.name) / _RESUME
+    load_weights(folder, learner.name, learner.policy.trainable())
     learner.optimizer.load_tensors(load_file(resume / "optimizer.safetensors"))
     if learner.critic is not None and learner.critic_optimizer is not None:
         _copy(load_file(resume / "critic.safetensors"), learner.critic.trainable())
         learner.critic_optimizer.load_tensors(load_file(resume / "critic_optimizer.safetensors"))
-    learner.load_state_dict(read_state(folder)["learner"])
+    learner.load_state_dict(read_state(folder)["learners"][learner.name])
+
+
+def load_weights(checkpoint: Path, policy: str, parameters: Mapping[str, nn.Parameter]) -> None:
+    """Put the weights that a policy has in a checkpoint into parameters of the same names, in place."""
+    folder = policy_folder(checkpoint, policy)
+    adapter = folder / _RESUME / "adapter.safetensors"
+    if adapter.is_file():
+        weights = load_file(adapter)
+    else:
+        weights = {name: tensor for file in _model_files(folder) for name, tensor in load_file(file).items()}
+    if not weights.keys() >= parameters.keys():
+        weights = read_weights(folder)
+    _copy(weights, parameters)
+
+
+def steps_needed(state: Mapping[str, Any]) -> set[int]:
+    """The checkpoints that a run needs which goes on from this state."""
+    progress, policies = state["progress"], state["policies"].values()
+    standings = [policy["standing"] for policy in policies]
+    needed = {progress["best"], *(step for steps in progress["pools"].values() for step in steps)}
+    needed |= {step for standing in standings for step in (standing["good"], *standing["saved"])}
+    return needed | {standing["reference"] for standing in standings if standing["reference"] is not None}
 
 
 def hand_over(learner: Learner, successor: Learner) -> None:

@@ -1,29 +1,26 @@
 """The loop: play → prepare → learn → publish → guard → record, over and over, and nothing lost on the way.
 
-A run is a function of (recipe, seed). Everything it needs to go on lies in its checkpoints, so that a run that was
-killed and resumed ends with the same bits as one that was not.
+A run is a function of (recipe, seed). Everything it needs to go on is in its checkpoints, so that a run that was killed
+and resumed ends with the same bits as one that was not. Every policy that learns is a `Trainee`; most runs have one.
 """
 
 from __future__ import annotations
 
 import sys
-import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from turnwise.console.screen import RunConsole
-from turnwise.evaluate.evaluation import fewer_tasks, play_specs, summarize
-from turnwise.guard.guard import Guard, Verdict
-from turnwise.learn.learner import Learner, Report
+from turnwise.guard.guard import Verdict
 from turnwise.learn.token_ledger import write_tokens
-from turnwise.policy.text import Reference, TextPolicy
+from turnwise.policy.text import TextPolicy
 from turnwise.recipe.loading import plain_differences
 from turnwise.recipe.schema import Recipe
-from turnwise.rollout.episode import EpisodeSpec
+from turnwise.recipe.seating import trained_policies
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import write_groups
 from turnwise.runs.loggers import Loggers
@@ -32,44 +29,40 @@ from turnwise.sources.making import make_source
 from turnwise.sources.played import plays_in_lockstep
 from turnwise.sources.player import Player
 from turnwise.sources.source import Source
+from turnwise.train.casting import make_cast
+from turnwise.train.fault_count import FaultCount
+from turnwise.train.held_out import HeldOut
 from turnwise.train.interrupts import Interrupts
-from turnwise.train.rollout_metrics import answered, explain_failure, find_errors, find_traceback, read_rollout
-from turnwise.train.setup import make_renderer
-from turnwise.train.state import load_learner, read_ahead, read_state, write_state
+from turnwise.train.rollout_metrics import find_traceback
+from turnwise.train.state import load_learner, load_weights, read_ahead, read_state, steps_needed, write_state
+from turnwise.train.trainee import Lesson, Trainee
 from turnwise.train.watch import Watch
-from turnwise.types import Group, NonFiniteError
+from turnwise.types import Group
+
+Status = Literal["running", "finished", "interrupted", "stopped"]
 
 _SAMPLES = 3
 """Held-out episodes that are shown before and after."""
-_RECORDED = 16
-"""Held-out tasks of an evaluation whose episodes are written down, for the report."""
 _TOLD = 3
 """Different errors of environments that are told on screen; `events.jsonl` has one for every step."""
-_LOST_STEPS, _LOST_EPISODES = 3, 8
-"""Steps and failures in a row without an episode that the environment carried to its end, after which a run ends."""
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """Where a run is: what a checkpoint keeps besides tensors."""
+    """Where a run is: what a checkpoint keeps of it besides its policies."""
 
     step: int = 0
-    good: int = 0
-    """The newest checkpoint that was followed by healthy steps: what the guard restores."""
-    saved: list[int] = field(default_factory=list[int])
-    """Checkpoints that may yet turn out good."""
     best: int = 0
+    """The checkpoint with the best held-out success, of the first policy that learns."""
     best_success: float = -1.0
-    reference: int = 0
-    """The checkpoint that the reference is."""
-    lost: int = 0
-    """Steps in a row with failures and without one episode that the environment carried to its end."""
-    failures: int = 0
-    """Episodes that failed in these steps."""
-    last_error: str = ""
-    """What the last of them said."""
-    answered: bool = False
-    """Whether the environment ever carried an episode to its end."""
+    pools: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """The checkpoints that are in each pool, by seat."""
+    faults: FaultCount = field(default_factory=FaultCount)
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Progress:
+        """From plain JSON."""
+        return cls(**{**state, "faults": FaultCount(**state["faults"])})
 
 
 class Trainer:
@@ -79,25 +72,31 @@ class Trainer:
         self,
         recipe: Recipe,
         run: RunFolder,
-        policy: TextPolicy,
+        policies: Mapping[str, TextPolicy],
         *,
         console: RunConsole,
         imitation: Imitation | None = None,
         checkpoint: Path | None = None,
     ) -> None:
         self.recipe, self.run_folder, self.console = recipe, run, console
-        self.guard, self.progress, self.status = Guard(recipe.guard), Progress(), "finished"
-        # Demonstrations were sampled by nobody, least of all at a temperature.
+        self.progress = Progress()
+        self.status: Status = "running"
+        # Nobody sampled the demonstrations, so they have no temperature.
         temperature = recipe.rollout.temperature if imitation is None else 1.0
-        self.learner = Learner(policy, recipe.algorithm, recipe.train, seed=recipe.seed, temperature=temperature)
+        self.trainees = [
+            Trainee(recipe, name, policies[name], temperature=temperature) for name in trained_policies(recipe)
+        ]
+        self.cast = make_cast(recipe, policies)
         self.player = Player(
-            policy,
+            self.cast,
             rollout=recipe.rollout,
-            renderer=make_renderer(recipe, policy),
+            engine=recipe.engine,
             seed=recipe.seed,
             lockstep=plays_in_lockstep(recipe),
         )
-        self.learner.hold = self.player.paused
+        for trainee in self.trainees:
+            trainee.learner.hold = self.player.paused
+        self.held_out = HeldOut(recipe, run, self.player, self.trainees)
         self._begin(checkpoint)
         self.loggers = Loggers.of(recipe.log, run)
         self._imitation, self._told = imitation, set[str]()
@@ -109,170 +108,155 @@ class Trainer:
         with Interrupts(self.console.note) as interrupts:
             try:
                 if self.progress.step == 0:
+                    self.progress.pools = {seat: [0] for seat in self.cast.pools}
                     self._save()
+                    self._fill_pools(afresh=True)
                     self._evaluate(samples="before")
-                while self._goes_on():
+                while self.status == "running" and self.progress.step < self.recipe.train.steps:
                     if interrupts.requested:
                         self.status = "interrupted"
-                        break
-                    self._step()
+                    else:
+                        self._step()
                 return self._finish()
             finally:
                 self.source.close()
                 self.player.close()
                 self.loggers.close()
 
-    def _goes_on(self) -> bool:
-        return self.progress.step < self.recipe.train.steps and self.status == "finished"
-
     def _step(self) -> None:
         step = self.progress.step + 1
-        watch, busy = Watch(), self.player.engine.busy_seconds
+        watch, busy = Watch(), self.player.busy_seconds
         self.console.phase("playing")
         with watch.timing("rollout"):
             groups = self.source.groups(step)
-        playing = self.player.engine.busy_seconds - busy
-        row = {"step": step, **read_rollout(groups, version=step - 1), **self.source.metrics()}
-        report, error = self._learn(groups, step, watch)
+        playing = self.player.busy_seconds - busy
+        lessons = [trainee.learn(groups, step, watch, self.console.phase) for trainee in self.trainees]
         with watch.timing("publish"):
             self.source.publish(step)
-        row |= report.metrics | watch.metrics(groups, tokens=report.metrics.get("train/tokens", 0), playing=playing)
-        verdict = self.guard.judge(step, row)
+        tokens = sum(lesson.report.metrics.get("train/tokens", 0) for lesson in lessons)
+        shared = self.source.metrics() | watch.metrics(groups, tokens=tokens, playing=playing)
+        verdicts = [
+            trainee.guard.judge(step, {"step": step, **lesson.metrics, **shared})
+            for trainee, lesson in zip(self.trainees, lessons, strict=True)
+        ]
         self.progress.step = step
-        self._record(row, report, groups)
-        self._act(verdict, error)
-        self._keep_promises(step)
+        self._record(lessons, groups, shared)
+        for trainee, lesson, verdict in zip(self.trainees, lessons, verdicts, strict=True):
+            self._act(trainee, lesson, verdict)
+        self._do_what_is_due(step)
 
-    def _learn(self, groups: list[Group], step: int, watch: Watch) -> tuple[Report, NonFiniteError | None]:
-        """Learn from the groups; numbers that are not finite are the guard's business."""
-        try:
-            self.console.phase("scoring")
-            with watch.timing("score"):
-                batch = self.learner.prepare(groups)
-            if batch is None:
-                if errors := find_errors(groups, culprit="agent"):
-                    # Nothing is left, and the policy itself could not go on: its numbers have gone.
-                    self.guard.broken(step=step, text=errors[-1])
-                return Report(), None
-            self.console.phase("learning")
-            with watch.timing("update"):
-                report = self.learner.learn(batch, step, self.guard.allows)
-            if self.recipe.log.rollouts and step % self.recipe.checkpoint.every == 0:
-                write_tokens(self.run_folder.tokens_file(step), self.learner, batch)
-            return report, None
-        except NonFiniteError as error:
-            self.guard.broken(step=step, text=str(error))
-            return Report(), error
-
-    def _record(self, row: dict[str, Any], report: Report, groups: list[Group]) -> None:
-        step = self.progress.step
+    def _record(self, lessons: Sequence[Lesson], groups: list[Group], shared: dict[str, float]) -> None:
+        step, row = self.progress.step, {"step": self.progress.step}
+        for trainee, lesson in zip(self.trainees, lessons, strict=True):
+            row |= {f"{trainee.prefix}{name}": value for name, value in lesson.metrics.items()}
+            for turn in lesson.report.turns:
+                self.run_folder.turns.append({"step": step, **self._whose(trainee), **turn})
+        row |= shared
         self.run_folder.metrics.append(row)
-        for turn in report.turns:
-            self.run_folder.turns.append({"step": step, **turn})
+        if tokens := [line for lesson in lessons for line in lesson.tokens]:
+            write_tokens(self.run_folder.tokens_file(step), tokens)
         every = self.recipe.log.rollouts
         if every and step % every == 0:
             write_groups(self.run_folder.rollouts_file(step), groups)
         self.loggers.row(row)
-        self._count_faults(row, groups)
-        self.console.step(row, guard="no sound episode" if self.progress.lost else self.guard.state)
+        self._count_faults(groups, share=lessons[0].played["rollout/faults"])
+        self.console.step(row, guard="no sound episode" if self.progress.faults.lost else self._guards)
 
-    def _count_faults(self, row: dict[str, Any], groups: list[Group]) -> None:
-        progress, errors = self.progress, find_errors(groups)
-        if answered(groups):
-            progress.lost, progress.failures, progress.answered = 0, 0, True
+    def _count_faults(self, groups: list[Group], *, share: float) -> None:
+        faults = self.progress.faults
+        errors = faults.add(groups)
         if not errors:
             return
-        progress.last_error = errors[-1]
-        self._event("faults", share=row["rollout/faults"], last_error=errors[-1], traceback=find_traceback(groups))
+        self._event("faults", share=share, last_error=errors[-1], traceback=find_traceback(groups))
         if errors[-1] not in self._told and len(self._told) < _TOLD:
             self._told.add(errors[-1])
             self.console.note(f"an episode failed: {errors[-1]}")
-        if not answered(groups):
-            progress.lost, progress.failures = progress.lost + 1, progress.failures + len(errors)
-            enough = progress.failures >= _LOST_EPISODES or row["rollout/faults"] == 1
-            if progress.lost >= _LOST_STEPS and enough:
-                self._give_up()
+        if faults.is_enough(share=share):
+            self._give_up()
 
     def _give_up(self) -> None:
         """End a run whose environment does not work."""
-        text = explain_failure(self.recipe.env.id, self.progress.failures, self.progress.last_error)
+        text = self.progress.faults.explain(self.recipe.env.id)
         self._event("failed", text=text)
         raise ValueError(f"{text}. events.jsonl in {self.run_folder.path} has the stack trace")
 
-    def _act(self, verdict: Verdict, error: NonFiniteError | None) -> None:
-        """Do what the guard says; numbers that are not finite end the run if it has nothing to say."""
+    def _act(self, trainee: Trainee, lesson: Lesson, verdict: Verdict) -> None:
+        """Do what a guard says; numbers that are not finite end the run if it has nothing to say."""
         for incident in verdict.incidents:
-            self._event(**incident.as_row())
-            self.console.incident(incident)
+            self._event(**incident.as_row(), **self._whose(trainee))
+            self.console.incident(incident, policy=self._whose(trainee).get("policy", ""))
         if verdict.action in ("restore", "stop") and not verdict.blames_env:
-            self._restore()
+            self._restore(trainee)
         if verdict.action == "stop":
             self.status = "stopped"
-        if error is not None and verdict.action not in ("restore", "stop"):
-            raise error
-        self.learner.rate_factor = verdict.learning_rate_factor
+        if lesson.error is not None and verdict.action not in ("restore", "stop"):
+            raise lesson.error
+        trainee.learner.rate_factor = verdict.learning_rate_factor
 
-    def _restore(self) -> None:
-        """Go back to the last good weights, critic and optimisers; the count of steps goes on."""
-        good = self.progress.good
-        self._event("restored", good=good)
+    def _restore(self, trainee: Trainee) -> None:
+        """Go back to a policy's last good weights, critic and optimisers; the count of steps goes on."""
+        good = trainee.standing.good
+        self._event("restored", good=good, **self._whose(trainee))
         self.console.note(f"restoring the state of step {good}")
         with self.player.paused():
-            load_learner(self.run_folder.checkpoints.at(good), self.learner)
+            trainee.restore(self.run_folder.checkpoints)
         self.player.publish(self.progress.step)
+        for seat, pool in self.cast.pools.items():
+            if pool.of == trainee.name:  # its later selves are given up too
+                kept = [step for step in self.progress.pools[seat] if step <= good]
+                self.progress.pools[seat] = kept or [good]
+        self._fill_pools()
         # What was played ahead was played by a policy that is given up.
         self.source.close()
         self.source = self._make_source(self.source.state_dict())
-        self.progress.saved = [step for step in self.progress.saved if step <= good]
-        if self.progress.reference > good:  # it was taken from what is now given up
-            self.progress.reference = good
-            self._load_reference()
-        self.guard.restored(good)
 
-    def _keep_promises(self, step: int) -> None:
-        """What is due every so many steps: a new reference, an evaluation, a checkpoint."""
-        recipe, last = self.recipe, step == self.recipe.train.steps or self.status != "finished"
-        every = recipe.train.reference_every
-        renew = every is not None and self.learner.reference is not None and step % every == 0
+    def _do_what_is_due(self, step: int) -> None:
+        """What comes every so many steps: an evaluation, a new reference, a new self in a pool, a checkpoint."""
+        recipe, last = self.recipe, step == self.recipe.train.steps or self.status != "running"
         if last or (recipe.eval.every and step % recipe.eval.every == 0):
             self._evaluate(samples="after" if last else "")
-        self._promote()
-        if renew:
-            self.progress.reference = step
-        if last or renew or step % recipe.checkpoint.every == 0 or self.progress.best == step:
+        renewed = [trainee for trainee in self.trainees if trainee.renews_reference(step)]
+        joined = {seat: pool for seat, pool in self.cast.pools.items() if step % pool.every == 0}
+        for trainee in self.trainees:
+            trainee.promote(step)
+        for trainee in renewed:
+            trainee.standing.reference = step
+        for seat, pool in joined.items():
+            self.progress.pools[seat] = pool.after(self.progress.pools[seat], step)
+        due = last or step % recipe.checkpoint.every == 0 or self.progress.best == step
+        if due or renewed or joined:
             self._save()
-        if renew:
-            self._load_reference()
+        for trainee in renewed:
+            trainee.load_reference(self.run_folder.checkpoints)
+        self._fill_pools()
 
-    def _promote(self) -> None:
-        """A checkpoint is good once enough healthy steps have followed it; by then it is decided."""
-        progress, decided = self.progress, self.progress.step - self.recipe.guard.patience
-        good = [saved for saved in progress.saved if saved <= decided and self.guard.healthy_since(saved)]
-        progress.good = max([progress.good, *good])
-        progress.saved = [saved for saved in progress.saved if saved > decided]
+    def _fill_pools(self, *, afresh: bool = False) -> None:
+        """Take the selves in every pool from their checkpoints, always: a resumed run must have the same opponents."""
+        for seat, pool in self.cast.pools.items():
+            trained = {each.name: each.learner.policy.trainable().keys() for each in self.trainees}[pool.of]
 
-    @cached_property
-    def _held_out(self) -> list[EpisodeSpec]:
-        return play_specs(self.recipe)
+            def load(step: int, policy: TextPolicy, names: Any = trained, of: str = pool.of) -> None:
+                parameters = {name: value for name, value in policy.model.named_parameters() if name in names}
+                load_weights(self.run_folder.checkpoints.at(step), of, parameters)
+
+            if afresh:
+                pool.held.clear()
+            with self.player.paused():
+                changed = pool.fill(self.progress.pools[seat], load)
+            self.player.replaced(changed)
 
     def _evaluate(self, *, samples: str) -> None:
-        specs = self._held_out
-        if not specs:
+        if not self.held_out.specs:
             return
-        if samples == "before" and (fewer := fewer_tasks(self.recipe, specs)):
-            self.console.note(fewer)
+        if samples == "before" and self.held_out.caveat:
+            self.console.note(self.held_out.caveat)
         self.console.phase("evaluating")
-        started = time.perf_counter()
-        groups = self.player.play(specs, temperature=self.recipe.eval.temperature)
         step = self.progress.step
-        row = {"step": step, **summarize(groups, tries=self.recipe.eval.tries)}
-        row["time/evaluate"] = time.perf_counter() - started
-        if self.recipe.log.rollouts:
-            write_groups(self.run_folder.evaluation_file(step), groups[:_RECORDED])
-        self.run_folder.evals.append(row)
+        row, groups = self.held_out.play(step)
         self.loggers.row(row)
-        if row.get("eval/success", -1.0) > self.progress.best_success:
-            self.progress.best, self.progress.best_success = step, row["eval/success"]
+        success = row.get(f"{self.trainees[0].prefix}eval/success", -1.0)
+        if success > self.progress.best_success:
+            self.progress.best, self.progress.best_success = step, success
         self.console.evaluated(row)
         for group in groups[:_SAMPLES] if samples else ():
             self.console.sample(f"{samples}, held-out task {group.id}", group.trajectories[0])
@@ -280,12 +264,14 @@ class Trainer:
     def _save(self, *, may_turn_out_good: bool = True) -> None:
         """Write a checkpoint, and remove those that nothing needs any more."""
         self.console.phase("saving")
-        progress, run = self.progress, self.run_folder
-        if may_turn_out_good:
-            progress.saved = sorted({*progress.saved, progress.step})
-        state = {"progress": vars(progress), "guard": self.guard.state_dict(), "source": self.source.state_dict()}
-        ahead = self.source.ahead() if progress.step else {}
-        run.checkpoints.write(progress.step, lambda path: write_state(path, self.learner, state, ahead), run.marks())
+        step, run = self.progress.step, self.run_folder
+        for trainee in self.trainees if may_turn_out_good else ():
+            trainee.standing.saved = sorted({*trainee.standing.saved, step})
+        policies = {trainee.name: trainee.state_dict() for trainee in self.trainees}
+        state = {"progress": asdict(self.progress), "policies": policies, "source": self.source.state_dict()}
+        learners = [trainee.learner for trainee in self.trainees]
+        ahead = self.source.ahead() if step else {}
+        run.checkpoints.write(step, lambda path: write_state(path, learners, state, ahead), run.marks())
         self._prune()
 
     def _prune(self) -> None:
@@ -294,9 +280,7 @@ class Trainer:
         needed: set[int] = set()
         for step in checkpoints.steps()[-keep:]:
             with suppress(OSError, ValueError):  # a broken one is passed over when a run is resumed, too
-                progress = Progress(**read_state(checkpoints.path(step))["progress"])
-                needed |= {progress.good, progress.best, *progress.saved}
-                needed |= {progress.reference} if self.learner.reference is not None else set()
+                needed |= steps_needed(read_state(checkpoints.path(step)))
         checkpoints.prune(keep=keep, always=needed)
 
     def _begin(self, checkpoint: Path | None) -> None:
@@ -308,29 +292,22 @@ class Trainer:
             return
         self._load(checkpoint)
         said = any(event.get("kind") == "stopped" for event in run.undone(self.progress.step))
-        if self.guard.stopped and not said and not changes:
+        if any(trainee.guard.stopped for trainee in self.trainees) and not said and not changes:
             self.status = "stopped"  # the run was cut before it could say so
         else:
-            self.guard.stopped = ""  # who carries on after a stop knows why
+            for trainee in self.trainees:
+                trainee.guard.stopped = ""  # who carries on after a stop knows why
         run.carry_on(self.progress.step, config, command=sys.argv, changes=changes)
 
     def _load(self, checkpoint: Path) -> None:
         state = read_state(checkpoint)
-        self.progress = Progress(**state["progress"])
-        self.guard.load_state_dict(state["guard"])
-        load_learner(checkpoint, self.learner)
-        self.learner.rate_factor = self.guard.learning_rate_factor
-        if self.learner.reference is not None:
-            self._load_reference()
+        self.progress = Progress.of(state["progress"])
+        for trainee in self.trainees:
+            trainee.load_state_dict(state["policies"][trainee.name])
+            load_learner(checkpoint, trainee.learner)
+            trainee.load_reference(self.run_folder.checkpoints)
         self.player.publish(self.progress.step)
-
-    def _load_reference(self) -> None:
-        """Take the reference from its checkpoint, always: a resumed run must have the same bits."""
-        policy, step = self.learner.policy, self.progress.reference
-        if step == 0 and policy.has_adapter:  # which began as nothing: the first policy is the base under it
-            self.learner.reference = Reference.base_of(policy)
-        else:
-            self.learner.reference = Reference.of_folder(self.run_folder.checkpoints.at(step), like=policy)
+        self._fill_pools(afresh=True)
 
     def _make_source(self, measured: dict[str, Any], kept: dict[int, list[Group]] | None = None) -> Source:
         """Where groups come from; `kept` are those of later steps that a checkpoint has."""
@@ -338,12 +315,26 @@ class Trainer:
         return make_source(self.recipe, self.player, imitation=self._imitation, first=first, kept=kept, state=measured)
 
     def _finish(self) -> dict[str, Any]:
+        self.status = "finished" if self.status == "running" else self.status
         if self.status == "interrupted" and self.progress.step not in self.run_folder.checkpoints.steps():
             self._save(may_turn_out_good=False)  # where the user stops must not change what the guard restores
-        if self.status == "finished" and self.progress.failures and not self.progress.answered:
+        if self.status == "finished" and self.progress.faults.failures and not self.progress.faults.answered:
             self._give_up()
-        self._event(self.status, **({"reason": self.guard.stopped} if self.status == "stopped" else {}))
+        reasons = [trainee.guard.stopped for trainee in self.trainees if trainee.guard.stopped]
+        self._event(self.status, **({"reason": "; ".join(reasons)} if self.status == "stopped" else {}))
         return {"status": self.status, "step": self.progress.step, "folder": str(self.run_folder.path)}
+
+    @property
+    def _guards(self) -> str:
+        """What the guards say, in a word or two; with several, whose has something to say."""
+        said = {trainee.name: trainee.guard.state for trainee in self.trainees}
+        if len(set(said.values())) == 1:
+            return next(iter(said.values()))
+        return ", ".join(f"{name}: {state}" for name, state in said.items())
+
+    def _whose(self, trainee: Trainee) -> dict[str, str]:
+        """Names a policy in a line of a journal, where several learn."""
+        return {"policy": trainee.name} if trainee.prefix else {}
 
     def _event(self, kind: str, **content: Any) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")

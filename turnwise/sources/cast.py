@@ -1,0 +1,76 @@
+"""Who plays: the models that speak, and what each seat is played by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from turnwise.policy.rendering import Renderer
+from turnwise.policy.text import TextPolicy
+from turnwise.rollout.agents import Agent
+from turnwise.types import POLICY
+
+
+@dataclass(kw_only=True)
+class Voice:
+    """A model that plays: a policy that learns, or one that is frozen."""
+
+    name: str
+    """Of its engine: a policy, the folder of a checkpoint, or a place in a pool."""
+    policy: TextPolicy
+    renderer: Renderer
+    label: str = ""
+    """What its turns call it; a place in a pool is called by who is in it, such as `rival@20`."""
+    learns: bool = False
+    version: int = 0
+    """Of its weights, where it is frozen."""
+
+    def __post_init__(self) -> None:
+        self.label = self.label or self.name
+
+
+@dataclass(kw_only=True)
+class Pool:
+    """Earlier selves of a policy. Which of them plays an episode, the seat's own generator draws."""
+
+    of: str
+    every: int
+    places: list[Voice]
+    held: dict[int, Voice] = field(default_factory=dict[int, Voice])
+    """The places that are taken, by the step of whom they hold."""
+
+    def after(self, steps: Sequence[int], step: int) -> list[int]:
+        """The selves that it holds once that of `step` has come: the newest, as many as there are places."""
+        return sorted({*steps, step})[-len(self.places) :]
+
+    def fill(self, steps: Sequence[int], load: Callable[[int, TextPolicy], None]) -> list[Voice]:
+        """Hold the selves of these steps; returns the places that changed."""
+        kept = {step: place for step, place in self.held.items() if step in steps}
+        free = [place for place in self.places if place not in kept.values()]
+        coming = [step for step in steps if step not in kept]
+        changed = free[: len(coming)]
+        for step, place in zip(coming, changed, strict=True):
+            load(step, place.policy)
+            place.label, place.version = f"{self.of}@{step}", step
+            kept[step] = place
+        self.held = dict(sorted(kept.items()))
+        return changed
+
+
+@dataclass(kw_only=True)
+class Cast:
+    """Everybody who plays: `Cast.alone(policy, renderer)` is one policy at every seat."""
+
+    voices: list[Voice]
+    seats: dict[str, Voice | Pool | Agent]
+    """Empty: the only voice plays every seat."""
+
+    @classmethod
+    def alone(cls, policy: TextPolicy, renderer: Renderer) -> Cast:
+        """The plain case."""
+        return cls(voices=[Voice(name=POLICY, policy=policy, renderer=renderer, learns=True)], seats={})
+
+    @property
+    def pools(self) -> dict[str, Pool]:
+        """The pools by seat."""
+        return {seat: player for seat, player in self.seats.items() if isinstance(player, Pool)}

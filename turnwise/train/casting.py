@@ -1,0 +1,88 @@
+"""From a recipe's seats to who plays them, with the models that this takes besides its policies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from turnwise.envs.faults import close_quietly
+from turnwise.envs.registry import make
+from turnwise.outside import load_class
+from turnwise.policy.text import TextPolicy
+from turnwise.recipe.loading import newest_weights
+from turnwise.recipe.schema import Recipe, SeatChoice
+from turnwise.recipe.seating import check_env_seats, recipe_of, trained_policies
+from turnwise.rollout.agents import Agent, OracleAgent, RandomAgent, ScriptedAgent
+from turnwise.runs.settings import META
+from turnwise.sources.cast import Cast, Pool, Voice
+from turnwise.train.setup import load_policy, make_renderer
+
+_AGENTS: dict[str, Callable[[], Agent]] = {"random": RandomAgent, "oracle": OracleAgent}
+
+
+def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> Cast:
+    """Who plays which seat, with the models that this takes besides the policies."""
+    trained = trained_policies(recipe)
+    speaking = {
+        name: Voice(
+            name=name,
+            policy=policy,
+            renderer=make_renderer(recipe_of(recipe, name), policy),
+            learns=name in trained,
+        )
+        for name, policy in policies.items()
+    }
+    seats: dict[str, Voice | Pool | Agent] = {}
+    for seat, choice in recipe.seats.items():
+        if choice.agent is not None:
+            seats[seat] = ScriptedAgent(make_agent(seat, choice))
+        elif choice.pool is not None:
+            seats[seat] = _make_pool(seat, choice, speaking[choice.pool])
+        elif choice.checkpoint is not None:
+            seats[seat] = speaking.setdefault(choice.checkpoint, _load_voice(recipe, choice.checkpoint))
+        else:
+            assert choice.policy is not None
+            seats[seat] = speaking[choice.policy]
+    pooled = [place for player in seats.values() if isinstance(player, Pool) for place in player.places]
+    return Cast(voices=[*speaking.values(), *pooled], seats=seats)
+
+
+def make_agent(seat: str, choice: SeatChoice) -> Agent:
+    """The scripted agent of a seat."""
+    assert choice.agent is not None
+    if choice.agent in _AGENTS:
+        return _AGENTS[choice.agent]()
+    made = load_class(choice.agent, key=f"seats.{seat}.agent", methods=("act", "end"))
+    try:
+        return made(**choice.options)
+    except TypeError as error:
+        raise ValueError(f"seats.{seat}.options: {choice.agent} cannot be made from them: {error}") from error
+
+
+def _make_pool(seat: str, choice: SeatChoice, voice: Voice) -> Pool:
+    places = [
+        Voice(name=f"{seat}@{place}", policy=voice.policy.twin(), renderer=voice.renderer, label=f"{voice.name}@0")
+        for place in range(choice.keep)
+    ]
+    return Pool(of=voice.name, every=choice.every, places=places, held={0: places[0]})
+
+
+def _load_voice(recipe: Recipe, folder: str) -> Voice:
+    """A model from a checkpoint or a run, held as the recipe's own."""
+    source = newest_weights(Path(folder)) if (Path(folder) / META).is_file() else Path(folder)
+    policy = load_policy(recipe, source, frozen=True)
+    return Voice(name=folder, policy=policy, renderer=make_renderer(recipe, policy))
+
+
+def require_seats(recipe: Recipe) -> None:
+    """ValueError when the recipe names seats that its environment has not, or agents that cannot be made."""
+    if not recipe.seats:
+        return
+    env = make(recipe.env.id, **recipe.env.kwargs)
+    try:
+        check_env_seats(recipe, tuple(env.seats))
+    finally:
+        close_quietly(env)
+    for seat, choice in recipe.seats.items():
+        if choice.agent is not None:
+            make_agent(seat, choice)

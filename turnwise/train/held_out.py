@@ -1,0 +1,52 @@
+"""Held-out tasks in the middle of a run: played, summed up for every policy that learns, and written down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from turnwise.evaluate.evaluation import fewer_tasks, play_specs, summarize
+from turnwise.recipe.schema import Recipe
+from turnwise.rollout.episode import EpisodeSpec
+from turnwise.rollout.scheduler import at_seats
+from turnwise.runs.folder import RunFolder
+from turnwise.runs.ledger import write_groups
+from turnwise.sources.player import Player
+from turnwise.train.trainee import Trainee
+from turnwise.types import Group
+
+_RECORDED = 16
+"""Held-out tasks of an evaluation whose episodes are written down, for the report."""
+
+
+class HeldOut:
+    """The held-out tasks of a recipe: `row, groups = held_out.play(step)`."""
+
+    def __init__(self, recipe: Recipe, run: RunFolder, player: Player, trainees: Sequence[Trainee]) -> None:
+        self._recipe, self._run, self._player, self._trainees = recipe, run, player, trainees
+
+    @cached_property
+    def specs(self) -> list[EpisodeSpec]:
+        """What is played, the same every time."""
+        return play_specs(self._recipe)
+
+    @property
+    def caveat(self) -> str:
+        """That the environment has fewer tasks than the recipe asks for, where it has."""
+        return fewer_tasks(self._recipe, self.specs) or ""
+
+    def play(self, step: int) -> tuple[dict[str, Any], list[Group]]:
+        """Play them all with the policies as they are; the row is in `evals.jsonl`."""
+        started = time.perf_counter()
+        groups = self._player.play(self.specs, temperature=self._recipe.eval.temperature)
+        row: dict[str, Any] = {"step": step}
+        for trainee in self._trainees:
+            summary = summarize(at_seats(groups, trainee.seats), tries=self._recipe.eval.tries)
+            row |= {f"{trainee.prefix}{name}": value for name, value in summary.items()}
+        row["time/evaluate"] = time.perf_counter() - started
+        if self._recipe.log.rollouts:
+            write_groups(self._run.evaluation_file(step), groups[:_RECORDED])
+        self._run.evals.append(row)
+        return row, groups
