@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from tests.train.small_runs import LostMachineError, Stopping, last_tensors, played, rows, run, small_recipe, timeless
+from turnwise.audit.replay import replay_step
+from turnwise.audit.verify import verify_run
 from turnwise.sources.making import shares
 from turnwise.sources.mixture import Shelf
 from turnwise.types import Group
@@ -61,7 +63,8 @@ def test_a_shelf_gives_every_group_once_an_epoch_in_an_order_that_follows_from_i
 
 
 def test_a_step_has_what_each_source_gives(tmp_path: Path, files: dict[str, str]) -> None:
-    parts = [{"kind": kind, "path": path, "count": count} for (kind, path), count in zip(files.items(), (2, 3, 1))]
+    counts = {"chats": 2, "preferences": 3, "text": 1}
+    parts = [{"kind": kind, "path": path, "count": counts[kind]} for kind, path in files.items()]
     demonstrations = {"kind": "demonstrations", "count": 2, "limit": 5}
     run(tmp_path / "run", mixed("played", *parts, demonstrations, algorithm=NLL, train={"steps": 2}))
     for step in (1, 2):
@@ -71,6 +74,9 @@ def test_a_step_has_what_each_source_gives(tmp_path: Path, files: dict[str, str]
         assert (kinds["chats.txt"], kinds["preferences.txt"], kinds["text.txt"]) == (2, 3, 1)
         assert len(groups) == 16
     assert rows(tmp_path / "run")[0]["rollout/episodes"] == 8  # metrics are about what the policy plays
+    findings = [finding for check in verify_run(tmp_path / "run") for finding in check.findings]
+    assert not [finding for finding in findings if finding.verdict == "defect"]
+    assert replay_step(tmp_path / "run", 2).same
 
 
 def test_a_mixture_that_plays_nothing_trains_and_its_policy_is_still_evaluated(

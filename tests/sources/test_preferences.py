@@ -91,7 +91,7 @@ def test_bad_lines_are_named_with_the_fix(
 
 
 def test_a_line_without_an_answer_shows_the_form(tmp_path: Path, renderer: Renderer) -> None:
-    with pytest.raises(ValueError, match='line 1: chosen or rejected is missing; write {"prompt"'):
+    with pytest.raises(ValueError, match=r'line 1: chosen or rejected is missing; write \{"prompt"'):
         read(tmp_path, renderer, {"prompt": "where is mahis ?", "chosen": "egypt"})
 
 

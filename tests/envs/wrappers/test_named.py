@@ -11,7 +11,7 @@ from turnwise.cli import app
 from turnwise.envs.base import Step
 from turnwise.envs.check import check_env
 from turnwise.envs.process import EnvSource
-from turnwise.envs.wrappers import Wrapper
+from turnwise.envs.wrappers import History, TurnLimit, Wrapper
 from turnwise.evaluate.evaluation import play_specs
 from turnwise.outside import unread
 from turnwise.rollout import EpisodeSpec, FunctionAgent, Scheduler
@@ -26,8 +26,8 @@ class Loud(Wrapper):
     """Shouts."""
 
     def on_step(self, action: str, step: Step) -> Step:
-        observation, *rest = step
-        return (observation.upper(), *rest)
+        observation, reward, terminated, truncated, info = step
+        return observation.upper(), reward, terminated, truncated, info
 
 
 class Needy(Wrapper):
@@ -54,8 +54,9 @@ def observations(spec: EpisodeSpec) -> list[str]:
 def test_a_name_is_short_for_a_mapping_and_the_recipe_keeps_it_in_full() -> None:
     recipe = small_recipe(env("history", LIMIT))
     assert recipe.env.wrappers == ({"kind": "history"}, LIMIT)
-    assert type(recipe.env.source().build()).__name__ == "TurnLimit"
-    assert type(recipe.env.source().build().env).__name__ == "History"
+    limit = recipe.env.source().build()
+    assert isinstance(limit, TurnLimit)
+    assert isinstance(limit.env, History)
 
 
 def test_training_and_held_out_episodes_are_played_in_the_wrapped_environment(tmp_path: Path) -> None:
