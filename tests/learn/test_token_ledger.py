@@ -99,7 +99,7 @@ def test_demonstrations_have_no_old_policy(tmp_path: Path) -> None:
             for turn in trajectory.turns:
                 turn.logprobs = None
     _, rows = write(tmp_path, Learner(make_policy(), IMITATION, SETTINGS), groups)
-    assert {tuple(row) for row in rows} == {("id", "spans", "ids", "new", "advantage")}
+    assert {tuple(row) for row in rows} == {("id", "spans", "ids", "new")}
 
 
 def test_numbers_that_are_not_finite_are_written_as_null_and_stop_nothing(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from turnwise.envs.registry import make
 from turnwise.evaluate.statistics import mean_interval, pass_at_k, wilson_interval
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec, tries
-from turnwise.train.rollout_metrics import find_errors
+from turnwise.rollout.rollout_metrics import find_errors
 from turnwise.types import Group, Trajectory
 from turnwise.words import counted
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from turnwise.algorithm import Algorithm, Part, resolve
 from turnwise.algorithm.parts import function_of
 from turnwise.envs.registry import check, find
+from turnwise.guard.guard import Guard
 from turnwise.outside import is_unread
 from turnwise.recipe.layers import Layer
 from turnwise.recipe.schema import EnvChoice, Recipe
@@ -42,8 +43,6 @@ def check_env_name(env_id: str) -> None:
 
 def check_together(recipe: Recipe) -> None:
     """What only several keys together can get wrong, and needs no model to see."""
-    from turnwise.guard.guard import Guard  # here, because it imports torch
-
     resolve(recipe.algorithm)
     Guard(recipe.guard)  # it knows its signals
     _check_groups(recipe)

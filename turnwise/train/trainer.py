@@ -24,6 +24,7 @@ from turnwise.policy.text import Reference, TextPolicy
 from turnwise.recipe.loading import plain_differences
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec
+from turnwise.rollout.rollout_metrics import answered, explain_failure, find_errors, find_traceback, read_rollout
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import write_groups
 from turnwise.runs.loggers import Loggers
@@ -31,7 +32,6 @@ from turnwise.sources.imitation import Imitation
 from turnwise.sources.played import Demonstrated, Played, PlayedAhead, Source, plays_in_lockstep
 from turnwise.sources.player import Player
 from turnwise.train.interrupts import Interrupts
-from turnwise.train.rollout_metrics import answered, explain_failure, find_errors, find_traceback, read_rollout
 from turnwise.train.setup import make_renderer
 from turnwise.train.state import load_learner, read_ahead, read_state, write_state
 from turnwise.train.watch import Watch
