@@ -19,9 +19,9 @@ from turnwise.policy.text import TextPolicy
 from turnwise.recipe.loading import load_recipe
 from turnwise.recipe.schema import Recipe
 from turnwise.sources.cast import Cast
+from turnwise.rollout.rollout_metrics import read_rollout
 from turnwise.sources.played import Played
 from turnwise.sources.player import Player
-from turnwise.train.rollout_metrics import read_rollout
 
 START, LEARNED = 0.64, 0.66
 """Held-out success: at most so much before, at least so much after."""

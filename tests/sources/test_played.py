@@ -17,7 +17,7 @@ from turnwise.sources.cursor import is_own
 from turnwise.sources.making import make_source
 from turnwise.sources.player import Player
 from turnwise.sources.source import Source
-from turnwise.train.rollout_metrics import read_rollout
+from turnwise.rollout.rollout_metrics import read_rollout
 
 GROUPS = {"algorithm": {"preset": "dapo", "sampling": {"size": 4, "refill": 3}}, "rollout": {"episodes": 16}}
 

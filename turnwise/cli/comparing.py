@@ -13,8 +13,8 @@ from turnwise.trust import trusting
 from turnwise.words import counted
 
 if TYPE_CHECKING:
-    from turnwise.evaluate.arms import Arm, StudyOutcome
     from turnwise.recipe.schema import Recipe
+    from turnwise.study.arms import Arm, StudyOutcome
 
 
 def compare(
@@ -35,7 +35,7 @@ def compare(
 ) -> None:
     """Train several algorithms on equal seeds, tasks and data, and compare them. Called again, it goes on."""
     with one_message(), trusting(trust):
-        from turnwise.evaluate.arms import plan_arms, run_arms
+        from turnwise.study.arms import plan_arms, run_arms
 
         common = [word for word in words if _is_setting(word)] + ([f"env={env}"] if env else [])
         arms = [_arm(word, common) for word in words if not _is_setting(word)]
@@ -59,7 +59,7 @@ def _is_setting(word: str) -> bool:
 
 def _arm(word: str, common: list[str]) -> Arm:
     """`ppo:algorithm.epochs=2,train.learning_rate=1e-4` with the settings of all below its own."""
-    from turnwise.evaluate.arms import Arm
+    from turnwise.study.arms import Arm
 
     algorithm, colon, own = word.partition(":")
     settings = [f"algorithm={algorithm}", *common, *(own.split(",") if colon else [])]

@@ -14,6 +14,7 @@ from turnwise.algorithm import Algorithm, Part, resolve
 from turnwise.algorithm.parts import function_of
 from turnwise.envs.registry import check, find
 from turnwise.envs.wrappers.named import check_wrappers
+from turnwise.guard.guard import Guard
 from turnwise.outside import is_unread
 from turnwise.recipe.layers import Layer
 from turnwise.recipe.schema import EnvChoice, Recipe
@@ -47,7 +48,6 @@ def check_env_name(env_id: str) -> None:
 def check_together(recipe: Recipe) -> None:
     """What only several keys together can get wrong, and needs no model to see."""
     from turnwise.engine.kinds import check_kind  # here, because these import torch
-    from turnwise.guard.guard import Guard
     from turnwise.sources.checking import check_source
 
     resolve(recipe.algorithm)

@@ -6,16 +6,14 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import zstandard
 
 from turnwise.runs.disk import RunFolderError, explained, open_plain, write_whole
 from turnwise.runs.journal import plain
+from turnwise.types import Group, StopReason, Trajectory, Turn
 from turnwise.untrusted import shown
-
-if TYPE_CHECKING:  # importing the nouns imports torch, which reading rows does not need
-    from turnwise.types import Group, Trajectory
 
 _BLOCK = 2048
 """Compressed bytes that are expanded at once: 32,768 times as many at the very most."""
@@ -39,8 +37,6 @@ def write_groups(path: Path, groups: Iterable[Group]) -> None:
 
 def read_groups(path: Path) -> list[Group]:
     """The groups as they were written; every sequence comes back as a list."""
-    from turnwise.types import Group
-
     groups: list[Group] = []
     for row in list(_rows(path, whole=True)):  # the checksum comes last: nothing is believed before
         name, member, task_id = row.pop("group"), row.pop("member"), row.pop("task_id", "")
@@ -75,8 +71,6 @@ def _fields(item: Any) -> dict[str, Any]:
 
 
 def _trajectory(row: Mapping[str, Any]) -> Trajectory:
-    from turnwise.types import StopReason, Trajectory, Turn
-
     turns = [Turn(**turn) for turn in row["turns"]]
     return Trajectory(**{**row, "turns": turns, "stop": StopReason(row["stop"])})
 

@@ -21,6 +21,7 @@ from turnwise.policy.text import TextPolicy
 from turnwise.recipe.loading import plain_differences
 from turnwise.recipe.schema import Recipe
 from turnwise.recipe.seating import trained_policies
+from turnwise.rollout.rollout_metrics import find_traceback
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import write_groups
 from turnwise.runs.loggers import Loggers
@@ -33,7 +34,6 @@ from turnwise.train.casting import make_cast
 from turnwise.train.fault_count import FaultCount
 from turnwise.train.held_out import HeldOut
 from turnwise.train.interrupts import Interrupts
-from turnwise.train.rollout_metrics import find_traceback
 from turnwise.train.state import load_learner, load_weights, read_ahead, read_state, steps_needed, write_state
 from turnwise.train.trainee import Lesson, Trainee
 from turnwise.train.watch import Watch

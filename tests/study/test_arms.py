@@ -5,13 +5,13 @@ import typer
 from typer.testing import CliRunner
 
 from turnwise.cli.comparing import compare
-from turnwise.evaluate.arms import Arm, plan_arms, run_arms
 from turnwise.evaluate.comparison import compare_folders
 from turnwise.recipe.loading import load_recipe
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.journal import read_journal
 from turnwise.runs.reading import is_complete
 from turnwise.sources.imitation import sft_recipe
+from turnwise.study.arms import Arm, plan_arms, run_arms
 from turnwise.study.jobs import require_same_start
 
 TINY = {
