@@ -18,8 +18,8 @@ from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.recipe.loading import load_recipe
 from turnwise.recipe.schema import Recipe
-from turnwise.sources.cast import Cast
 from turnwise.rollout.rollout_metrics import read_rollout
+from turnwise.sources.cast import Cast
 from turnwise.sources.played import Played
 from turnwise.sources.player import Player
 
