@@ -1,4 +1,4 @@
-# Every target makes the virtual environment itself when it is missing: Python 3.11+ and make are enough.
+# Every target makes the virtual environment if it is missing: Python 3.11+ and make are enough.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -10,7 +10,7 @@ WORKERS ?= 2
 
 .PHONY: train test torture lint bench clean
 
-# Each training goes into a folder of its own, so that nothing is ever overwritten.
+# Each training gets its own folder, so that nothing is ever overwritten.
 train: $(READY)
 	$(BIN)/turnwise train recipes/search-nano.yaml --output runs/search-nano-$$(date +%Y%m%d-%H%M%S)
 

@@ -1,7 +1,7 @@
-"""The built-in engine beside transformers `generate`, same model, same tokens, one run: `python benchmarks/engine.py`.
+"""The built-in engine against transformers `generate`, same model, same tokens, one run: `python benchmarks/engine.py`.
 
 On CUDA: a 0.5 B Qwen2 shape in bf16 with random weights, 256 sessions. On CPU: a nano shape in fp32, 64 sessions.
-The last line says how well engine and learner agree about the log-probs of what was sampled.
+The last line says how well engine and learner agree on the log-probs of the sampled tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from turnwise.types import Group, StopReason, Trajectory, Turn
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """How much of everything."""
+    """Sizes of the benchmark."""
 
     sessions: int
     prompt: int
@@ -39,7 +39,7 @@ CPU = Workload(sessions=64, prompt=40, new_tokens=40, turns=4, observation=25, p
 
 
 def make_model(device: str) -> PreTrainedModel:
-    """Random weights: the arithmetic does not depend on what they say."""
+    """Random weights: the arithmetic does not depend on their values."""
     torch.manual_seed(0)
     if device == "cuda":
         config = Qwen2Config(
@@ -57,7 +57,7 @@ def make_model(device: str) -> PreTrainedModel:
 
 
 class Clock:
-    """Wall time with the device drained at both ends."""
+    """Wall time, with the device synchronised at both ends."""
 
     def __init__(self, device: str) -> None:
         self._wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else (lambda: None)
@@ -129,7 +129,7 @@ def decode_ours(model: PreTrainedModel, size: Workload, clock: Clock) -> float:
 
 
 def decode_transformers(model: PreTrainedModel, size: Workload, clock: Clock, **options: Any) -> float:
-    """`generate` less its prefill (timed apart with one new token)."""
+    """`generate` minus its prefill (timed separately with one new token)."""
     ids = torch.tensor([random_ids(model, size.prompt, n) for n in range(size.sessions)], device=model.device)
     generate: Any = model.generate
 

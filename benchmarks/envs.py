@@ -3,7 +3,7 @@
 (a) 64 episodes whose steps take 50 ms, one in ten 1 s: steps per second of the scheduler against the ideal and against
     the asynchronous vector environment of `gem-llm` on the same environment with the same latencies.
 (b) searches per second through `search/geo-2hop`.
-(c) what the scheduler itself costs: 256 concurrent episodes of an environment that answers at once.
+(c) what the scheduler itself costs: 256 concurrent episodes of an environment that answers immediately.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def search() -> float | None:
     for _ in range(count):
         step = env.step(f"<search>{' '.join(rng.sample(words, 3))}</search>")
         assert isinstance(step, tuple)
-        words += re.findall("[A-Z][a-z]+", step[0])  # what was found is asked for next: queries hardly repeat
+        words += re.findall("[A-Z][a-z]+", step[0])  # the next query uses what was found: queries hardly repeat
     return count / (time.perf_counter() - started)
 
 
@@ -109,7 +109,7 @@ def main() -> None:
     table.add_row("(a) gem-llm, steps/s", "not installed" if gem is None else f"{gem:.0f}", "")
     table.add_row("(a) scheduler / gem-llm", "" if gem is None else f"{ours / gem:.1f}x", ">= 5x")
     table.add_row("(b) searches/s", "not installed" if queries is None else f"{queries:.0f}", ">= 300")
-    table.add_row("(c) scheduler time a step", f"{1000 / instant:.3f} ms", "< 1 ms")
+    table.add_row("(c) scheduler time per step", f"{1000 / instant:.3f} ms", "< 1 ms")
     Console().print(table)
 
 

@@ -1,4 +1,4 @@
-"""Forward + backward of the learner against the plain way, in one process: `python benchmarks/learner.py`.
+"""Forward + backward of the learner against plain transformers, in one process: `python benchmarks/learner.py`.
 
 On CUDA: 16k tokens, a Qwen2 shape of half a billion parameters, bf16. On CPU: a small shape, to see that it runs. All
 sequences are equally long, so that the plain way (a padded batch, full logits) wastes nothing on padding; every token
@@ -121,7 +121,7 @@ Score = Callable[[], Tensor]
 
 
 def plain(model: PreTrainedModel, case: Case, batch: TokenBatch) -> Score:
-    """Transformers as it comes, with its own fast attention."""
+    """Transformers unchanged, with its own fast attention."""
     model.set_attn_implementation("sdpa")
     return lambda: plain_scores(model, case, batch)
 

@@ -2,12 +2,12 @@
 
 (a) What a step costs besides model math and environments, on the shipped nano model and `search/geo-2hop`.
 (b) Episodes per second against TRL's GRPOTrainer on the same task: same weights, questions, group size, episodes and
-    optimiser steps, token limits, precision and threads. What the episodes were like is printed, so that it can be seen
-    that both do the same work.
+    optimiser steps, token limits, precision and threads. Statistics of the episodes are printed, to show that both do
+    the same work.
 (c) The same when every search takes 0.2 s.
 
-Each side runs in a process of its own and is measured after a warm-up step; seconds are medians over steps. CPU seconds
-stand beside wall seconds: on a machine that is busy with other things they are the steadier measure.
+Each side runs in its own process and is measured after a warm-up step; seconds are medians over steps. CPU seconds
+are next to wall seconds: on a busy machine they are the steadier measure.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What both sides are told."""
+    """The settings of both sides."""
 
     tool_seconds: float = 0.0
     """How long a search takes."""
@@ -82,7 +82,7 @@ class Measured:
 
 
 class SlowSearch(Env):
-    """The search task behind a tool that takes its time."""
+    """The search task with a slow tool."""
 
     execution = "thread"
 
@@ -114,13 +114,13 @@ class Clock:
         self._ticks.append((time.perf_counter(), time.process_time()))
 
     def seconds(self, steps: int) -> tuple[list[float], list[float]]:
-        """Wall and CPU seconds of so many steps after the first, which warms up."""
+        """Wall and CPU seconds of this many steps after the first, which warms up."""
         pairs = list(pairwise(self._ticks))[:steps]
         return [b[0] - a[0] for a, b in pairs], [b[1] - a[1] for a, b in pairs]
 
 
 def measure_turnwise(case: Case, folder: Path) -> Measured:
-    """Train with the trainer as it comes, run folder and all."""
+    """Train with the unchanged trainer, including its run folder."""
     import torch
 
     from turnwise.console.screen import RunConsole
@@ -164,14 +164,14 @@ def turnwise_settings(case: Case) -> dict[str, Any]:
             **({"max_lag": case.max_lag, "ratio": {"kind": "token", "against": "mu"}} if case.max_lag else {}),
         },
         "rollout": {"episodes": case.episodes, "max_turns": SEARCHES + 1, "max_tokens": case.max_tokens},
-        # Whoever plays ahead has nothing left to play in its last steps: they are not measured.
+        # A side that plays ahead has nothing left to play in its last steps: they are not measured.
         "train": {"steps": case.steps + 1 + case.max_lag, "learning_rate": case.learning_rate, "micro_tokens": 4096},
         "eval": {"episodes": 0},
     }
 
 
 def answer(measured: Measured) -> None:
-    """How a side's process tells what it measured: one line of JSON, after whatever else it printed."""
+    """A side's process reports its measurements as one line of JSON, after any other output."""
     print("\n" + json.dumps(asdict(measured)), flush=True)
 
 
@@ -186,7 +186,7 @@ def start(python: str, script: str, case: Case, *arguments: str) -> Measured:
 
 
 def sides(python: str | None, case: Case) -> Iterator[tuple[str, Measured]]:
-    """Both sides, one after the other; TRL in each of its forms."""
+    """Both sides, one after the other; TRL with each of its APIs."""
     yield "Turnwise", start(sys.executable, "train.py", case)
     yield OVERLAPPED, start(sys.executable, "train.py", replace(case, max_lag=1))
     for form in ("environment_factory", "rollout_func") if python else ():
@@ -265,7 +265,7 @@ def main() -> None:
     parser.add_argument("--slow-steps", type=int, default=2, help="measured steps with the slow tool")
     parser.add_argument("--episodes", type=int, default=Case.episodes)
     parser.add_argument("--threads", type=int, default=Case.threads)
-    parser.add_argument("--case", help=argparse.SUPPRESS)  # how a side's own process is told what to do
+    parser.add_argument("--case", help=argparse.SUPPRESS)  # how a side's own process gets its settings
     options = parser.parse_args()
     if options.case:
         with tempfile.TemporaryDirectory() as folder:

@@ -75,7 +75,7 @@ RESPONSE_TEMPLATE = {
 
 
 class Search:
-    """The environment as TRL wants it: public methods are tools."""
+    """The environment in TRL's form: public methods are tools."""
 
     def __init__(self) -> None:
         self._env: Any = Case().make_env()
@@ -94,7 +94,7 @@ class Search:
 
 
 class AwaitedSearch(Search):
-    """The same with a tool that takes its time: asynchronous, which is the form that TRL could overlap."""
+    """The same with a slow tool: asynchronous, which is the form that TRL could overlap."""
 
     seconds: ClassVar[float] = 0.0
 
@@ -109,7 +109,7 @@ class AwaitedSearch(Search):
 
 
 class Outcomes:
-    """What episodes came to, noted as they are scored."""
+    """Results of episodes, recorded as they are scored."""
 
     def __init__(self) -> None:
         self.turns: list[int] = []
@@ -138,7 +138,7 @@ def environment_form(case: Case, outcomes: Outcomes) -> dict[str, Any]:
 
 
 class Rollout:
-    """A rollout of our own: all unfinished episodes take their turns together."""
+    """Our own rollout: all unfinished episodes take their turns together."""
 
     def __init__(self, case: Case, outcomes: Outcomes) -> None:
         self.case, self.outcomes = case, outcomes
@@ -160,7 +160,7 @@ class Rollout:
             played = self._play(active, tokenizer.batch_decode(sampled, skip_special_tokens=True))
             going: list[int] = []
             for row, ids, (observation, reward, terminated, _, _) in zip(active, sampled, played, strict=True):
-                # A turn that was cut is no action: the episode ends there, as it does in Turnwise.
+                # A cut turn is not an action: the episode ends there, as in Turnwise.
                 done = terminated or ids[-1] != tokenizer.eos_token_id
                 seen = [] if done else _observed(tokenizer, observation)
                 completion_ids[row] += ids + seen
@@ -253,7 +253,7 @@ def settings(case: Case, folder: str) -> Any:
 
 
 def measure(case: Case, form: str, folder: str) -> Measured:
-    """Train, and say how long each step took and what was played."""
+    """Train, and report the time of each step and what was played."""
     torch.set_num_threads(case.threads)
     tokenizer = AutoTokenizer.from_pretrained(resolve_model(MODEL), padding_side="left")
     tokenizer.chat_template, tokenizer.response_template = CHAT_TEMPLATE, RESPONSE_TEMPLATE
@@ -287,7 +287,7 @@ def questions(case: Case, form: str) -> Dataset:
 
 
 def main() -> None:
-    """What `train.py` calls, in a process of its own."""
+    """What `train.py` calls, in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--form", choices=FORMS, default="environment_factory")
     parser.add_argument("--case", default="{}", help="settings as JSON, such as '{\"steps\": 2}'")

@@ -55,8 +55,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "bloom": (
         "bloom",
         {**_TOKENS, "n_head": 4, "n_layer": 2, "hidden_size": 32},
-        "a way of its own",
-        "a way of its own",
+        "in its own way",
+        "in its own way",
     ),
     "cohere": ("cohere", _DENSE, "changes its logits", "changed after the last layer"),
     "deepseek-v3": (
@@ -88,18 +88,18 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str, str]] = {
     "llama4": (
         "llama4_text",
         {**_DENSE, "num_local_experts": 2, "head_dim": 8, "attention_chunk_size": 8, "moe_layers": [1]},
-        "no trunk apart from its head",
+        "no trunk separate from its head",
         "chunked_attention layers",
     ),
     "mamba": ("mamba", {**_SIZES, "state_size": 4}, "see each other", "keep a state beside"),
-    "phimoe": ("phimoe", _MIXTRAL, "chooses experts by chance", ""),
+    "phimoe": ("phimoe", _MIXTRAL, "chooses experts at random", ""),
     "phimoe-window": (
         "phimoe",
         {**_MIXTRAL, "sliding_window": WINDOW},
-        "chooses experts by chance",
-        "does not hand it to its attention",
+        "chooses experts at random",
+        "does not pass it to its attention",
     ),
-    "stablelm": ("stablelm", _DENSE, "does not hand options on", "does not hand options on"),
+    "stablelm": ("stablelm", _DENSE, "does not pass options", "does not pass options"),
 }
 """Family and sizes, why the learner refuses it, and why the engine does; an empty reason: it does not."""
 

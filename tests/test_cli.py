@@ -87,7 +87,7 @@ def test_envs_lists_the_names_of_a_family():
     assert turnwise("envs", "gym/frozen").stdout.splitlines() == ["gym/FrozenLake-v1", "gym/FrozenLake8x8-v1"]
     nothing = turnwise("envs", "gym/zzz")
     assert (nothing.returncode, "turnwise envs gym/" in nothing.stderr) == (1, True)
-    assert turnwise("envs", "toy-text").stdout.splitlines()[-1] == "The names of a family: turnwise envs gym/"
+    assert turnwise("envs", "toy-text").stdout.splitlines()[-1] == "List the names of a family: turnwise envs gym/"
 
 
 def test_the_command_also_runs_as_a_module():
@@ -200,7 +200,7 @@ def test_check_env_says_fit_or_names_the_defect_and_exits_with_one():
         (["explain", "stppo"], "unknown algorithm 'stppo'; did you mean 'st-ppo'?"),
         (["explain", "st-ppo", "surrogate.hihg=1"], "surrogate.ppo-clip: unknown option 'hihg'; did you mean 'high'?"),
         (["explain", "grpo", "sampling=plain"], "advantage=group-mean compares tries at the same task"),
-        (["check-env", "nothing"], "An environment of your own is named module:Class"),
+        (["check-env", "nothing"], "Name your own environment module:Class"),
         (["explain", "mine.yaml"], "there is no file 'mine.yaml'"),
     ],
 )

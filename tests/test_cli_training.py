@@ -66,7 +66,7 @@ def test_train_then_resume_then_evaluate(here):
     assert table.count("held-out task") == 1
 
     again = turnwise("train", *SMALL, "--output", "runs/tiny")
-    assert (again.exit_code, "carry on with `turnwise resume runs/tiny`" in again.stderr) == (2, True)
+    assert (again.exit_code, "continue with `turnwise resume runs/tiny`" in again.stderr) == (2, True)
 
     further = turnwise("train", *SMALL, "name=tiny", "model=runs/tiny", "train.steps=1", "--quiet")
     assert further.exit_code == 0, further.output
@@ -88,7 +88,7 @@ def test_without_output_a_run_gets_a_free_name(here):
 def test_a_name_never_leads_out_of_the_folder_of_runs(here, name):
     refused = turnwise("train", *SMALL, f"name={json.dumps(name)}")
     assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "it names a folder inside runs/" in refused.stderr
+    assert "it must be a folder inside runs/" in refused.stderr
     assert list(here.iterdir()) == []
 
 
@@ -157,7 +157,7 @@ def test_a_run_that_the_guard_stops_ends_with_code_one(here):
     assert result.exit_code == 1, result.output
     assert "The guard stopped the run at step 2" in result.stdout
     assert "8 episodes were lost to faults" in " ".join(result.stdout.split())
-    assert "carry on       turnwise resume run" in result.stdout
+    assert "continue       turnwise resume run" in result.stdout
 
 
 def test_control_c_finishes_the_step_saves_and_says_how_to_resume(here):
@@ -176,8 +176,8 @@ def test_control_c_finishes_the_step_saves_and_says_how_to_resume(here):
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     last = [line for line in (*lines, *output.splitlines()) if line.startswith("step ")][-1].split()[1].split("/")[0]
-    assert f"Stopped as you asked: step {last} is finished and saved." in output
-    assert output.splitlines()[-1] == "carry on       turnwise resume run"
+    assert f"Interrupted: step {last} is finished and saved." in output
+    assert output.splitlines()[-1] == "continue       turnwise resume run"
     assert (here / "run" / "checkpoints" / f"step_{int(last):06d}" / "manifest.json").is_file()
 
 

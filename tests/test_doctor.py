@@ -70,7 +70,7 @@ def test_a_place_where_no_run_can_be_written_is_a_defect_and_exit_code_one(broke
     (tmp_path / "a-file").write_text("")
     result = CliRunner().invoke(app, ["doctor", "--runs", broken])
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[-1] == "1 to repair: run folder"
+    assert result.stdout.splitlines()[-1] == "1 to fix: run folder"
     assert "cannot write in" in result.stdout
 
 

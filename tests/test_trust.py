@@ -125,7 +125,7 @@ def test_a_dry_run_imports_and_calls_nothing_of_the_users(mine: Path, settings: 
     assert result.exit_code == 0, result.output
     assert traces(mine) == []
     assert "own_code" not in sys.modules
-    assert "was not imported; what it takes is checked when the run starts" in result.stdout
+    assert "was not imported; its arguments are checked when the run starts" in result.stdout
 
 
 def test_a_dry_run_names_code_that_is_not_there(mine: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_run_from_elsewhere_imports_its_code_only_with_trust(made: Path, comma
     arguments = [word.replace("RUN", str(run)) for word in command]
     refused = turnwise(*arguments)
     assert refused.exit_code == 2, refused.output
-    assert "names code outside of turnwise (own_code:Mine), and you did not write it" in refused.stderr
+    assert "names code outside turnwise (own_code:Mine), and you did not write it" in refused.stderr
     assert "--trust" in refused.stderr
     assert traces(run.parent) == []
     allowed = turnwise(*arguments, "--trust")
@@ -194,7 +194,7 @@ def test_no_way_leads_from_a_config_from_elsewhere_to_code(mine: Path, change: d
     (mine / "meta.json").write_text("{}")
     (mine / "other.yaml").write_text("algorithm: {preset: rebn, advantage: 'own_code:credit'}\n")
     (mine / "config.yaml").write_text(yaml.safe_dump(change))
-    with pytest.raises(ValueError, match="names code outside of turnwise"):
+    with pytest.raises(ValueError, match="names code outside turnwise"):
         load_recipe(mine / "config.yaml")
     assert traces(mine) == []
 
@@ -289,7 +289,7 @@ def test_where_no_key_can_be_kept_a_run_trains_and_says_what_follows(
         mine / "run",
         console=screen,
     )
-    assert "set XDG_STATE_HOME to a folder; so this run cannot be told" in " ".join(screen.text.split())
+    assert "set XDG_STATE_HOME to a folder; so this run looks like one from elsewhere" in " ".join(screen.text.split())
     with pytest.raises(ValueError, match="--trust"):
         Recording.open(mine / "run")
 

@@ -1,4 +1,4 @@
-"""What works on this machine: `turnwise doctor` tries things before a run has to, and believes nothing."""
+"""What works on this machine: `turnwise doctor` tries everything that a run would use."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ GIVES = {
     "smollm2": "the model smollm2-135m without a download",
     "worlds": "all the environments of other projects at once",
 }
-"""What an extra is for, where the list of environments does not say it."""
+"""What an extra is for, if the list of environments does not say it."""
 
 
 def examine(runs: Path) -> Iterator[Finding]:
-    """Everything worth knowing before training here, `runs` being where run folders will lie."""
+    """All checks worth running before training here; `runs` is where run folders will be."""
     yield _machine()
     yield _disk(runs)
     yield _finding("python", "pass", f"{sys.version.split()[0]} at {sys.executable}")
@@ -50,7 +50,7 @@ def _finding(check: str, verdict: Verdict, text: str) -> Finding:
 
 
 def _tried(check: str, attempt: Callable[[], str], *, failure: Verdict = "defect") -> Finding:
-    """What an attempt says of itself; the ways in which libraries and programs fail become findings."""
+    """Run an attempt; the ways in which libraries and programs fail become findings."""
     try:
         return _finding(check, "pass", attempt())
     except (ValueError, OSError, ImportError, RuntimeError, subprocess.SubprocessError) as error:
@@ -67,7 +67,7 @@ def _machine() -> Finding:
 
 
 def memory_bytes() -> int:
-    """Memory that this process may have: of the machine, or of the container when that is less."""
+    """Memory available to this process: of the machine, or of the container if that is less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text().strip() if limit.is_file() else "max"
@@ -75,13 +75,13 @@ def memory_bytes() -> int:
 
 
 def _disk(runs: Path) -> Finding:
-    """Whether the nearest folder that exists takes a file: there run folders will be made."""
+    """Whether the nearest existing folder accepts a file: run folders will be created there."""
     place = next(path for path in (runs, *runs.absolute().parents) if path.exists())
     try:
         with tempfile.TemporaryFile(dir=place) as file:
             file.write(b"\0" * 4096)
     except OSError as error:
-        text = f"cannot write in {place}: {error.strerror}; run where you may write, or name another folder with --runs"
+        text = f"cannot write in {place}: {error.strerror}; choose a folder that you can write to with --runs"
         return _finding("run folder", "defect", text)
     free = shutil.disk_usage(place).free / GIB
     text = f"{runs} can be written, {free:.1f} GiB free"
@@ -97,7 +97,7 @@ def _dependencies() -> Finding:
 
 
 def _fault(need: Requirement) -> str:
-    """What is wrong with an installed package in words; empty when it will do."""
+    """What is wrong with an installed package; empty if nothing."""
     try:
         installed = version(need.name)
     except PackageNotFoundError:
@@ -107,7 +107,7 @@ def _fault(need: Requirement) -> str:
 
 
 def _extra(extra: str) -> Finding:
-    """Extras are optional, so what is missing is a note that says what it would give."""
+    """Extras are optional, so a missing one is a note that says what it provides."""
     needed = list(_needs_of(extra))
     faults = [fault for need in needed if (fault := _fault(need))]
     if not faults:
@@ -118,7 +118,7 @@ def _extra(extra: str) -> Finding:
 
 
 def _needs_of(extra: str) -> Iterator[Requirement]:
-    """The packages of an extra; one that names other extras of ours has theirs."""
+    """The packages of an extra, including those of other turnwise extras it names."""
     for need in map(Requirement, requires("turnwise") or []):
         if need.marker is None or not need.marker.evaluate({"extra": extra}):
             continue
@@ -130,7 +130,7 @@ def _needs_of(extra: str) -> Iterator[Requirement]:
 
 
 def gives(extra: str) -> str:
-    """What an extra is good for."""
+    """What an extra is for."""
     if extra in GIVES:
         return GIVES[extra]
     ids = [spec.id for spec in specs() if spec.extra == extra]
@@ -150,7 +150,7 @@ def _torch() -> str:
 
 
 def _nano() -> str:
-    """The shipped model loads, and our engine samples from it on the device that a run would choose."""
+    """The shipped model loads, and our engine samples from it on the device that a run would use."""
     import torch
     from transformers.utils.logging import disable_progress_bar
 
@@ -174,4 +174,4 @@ def _sandbox() -> str:
     execution = run_python_sync("print(6 * 7)")
     if execution.stdout != "42\n":
         raise ValueError(f"a program in the sandbox did not run: {execution.stderr or execution}")
-    return "bubblewrap runs programs apart from this machine (6 * 7 = 42)"
+    return "bubblewrap runs programs isolated from this machine (6 * 7 = 42)"

@@ -1,7 +1,7 @@
-"""Our attention function in transformers. Whoever runs a model brings the part that attends.
+"""Our attention function in transformers. Each caller supplies the part that attends.
 
-The learner attends inside packed sequences, the engine over its slots of keys and values. What a family adds to plain
-causal attention is read here, once for both.
+The learner attends inside packed sequences, the engine over its slots of keys and values. This file reads what a
+model family adds to plain causal attention, once for both.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LAYER_TYPES = (None, "full_attention", "sliding_attention")
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """How a layer attends, beside being causal."""
+    """How a layer attends, besides being causal."""
 
     scale: float
     window: int | None = None
-    """How many tokens it sees, the newest included; None: all."""
+    """How many tokens it sees, including the newest; None: all."""
     softcap: float | None = None
     """Scores are bounded to ± this."""
 
@@ -55,13 +55,13 @@ def attention(
 ) -> tuple[Tensor, None]:
     """What transformers calls in every layer.
 
-    Dropout is ignored: log-probs must be those of the distribution that was sampled.
+    Dropout is ignored: log-probs must belong to the distribution that was sampled.
     """
     if layout is None:
         raise ValueError(
-            f"{type(module).__name__} got no layout of its sequences: either the model is set up for packed sequences "
-            "and was called in another way (call model.set_attn_implementation('sdpa') first), or its family does not "
-            "hand options on to its attention and is not supported"
+            f"{type(module).__name__} got no sequence layout: either the model is set up for packed sequences "
+            "and was called differently (call model.set_attn_implementation('sdpa') first), or its family does not "
+            "pass options to its attention and is not supported"
         )
     _refuse_unsupported(module, attention_mask, others)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -70,7 +70,7 @@ def attention(
 
 
 def bounded_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor, kind: Kind) -> Tensor:
-    """softmax(c · tanh(scale · q kᵀ / c)) v over what is visible: torch's own attention knows no such bound c."""
+    """softmax(c · tanh(scale · q kᵀ / c)) v over what is visible; torch's own attention has no such bound c."""
     assert kind.softcap is not None
     shared = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
@@ -80,20 +80,20 @@ def bounded_attention(query: Tensor, key: Tensor, value: Tensor, visible: Tensor
 
 
 def use_our_attention(model: PreTrainedModel) -> None:
-    """Set the model up to be called with `layout=`."""
+    """Set the model up for calls with `layout=`."""
     if model.config._attn_implementation == ATTENTION:
         return
     model.set_attn_implementation(ATTENTION)
     if model.config._attn_implementation != ATTENTION:
         raise ValueError(
-            f"{type(model).__name__} computes attention in a way of its own, outside of transformers' attention "
+            f"{type(model).__name__} computes attention in its own way, outside transformers' attention "
             "interface; use one of the families in docs/models.md"
         )
 
 
 @contextmanager
 def as_transformers_runs_it(model: PreTrainedModel) -> Iterator[None]:
-    """The model for plain calls, as its authors meant it for inference; afterwards it is as it was."""
+    """The model for plain calls, as its authors run it for inference; it is restored afterwards."""
     usual, trains = model.config._attn_implementation or "eager", model.training
     model.set_attn_implementation("eager")
     model.eval()
@@ -110,9 +110,9 @@ def relative_distance(actual: Tensor, expected: Tensor) -> float:
 
 
 def rounding(model: PreTrainedModel) -> float:
-    """How far two exact ways to run a model may lie apart, relative to the result.
+    """How far two exact ways to run a model may differ, relative to the result.
 
-    Layers round, and their errors add up as a random walk. In half precision 1.5 ε √layers was seen on random models of
+    Layers round, and their errors add up as a random walk. In half precision we saw 1.5 ε √layers on random models of
     2 to 48 layers, with experts and without; a wrong window, scale or position is off by far more.
     """
     layers = int(model.config.get_text_config().num_hidden_layers)
@@ -128,7 +128,7 @@ def _refuse_unsupported(module: nn.Module, attention_mask: Tensor | None, others
 
 
 def _window(module: nn.Module, given: int | None) -> int | None:
-    """The window of a layer; some families (Qwen2-MoE) tell it to the mask alone, which is not made here."""
+    """The window of a layer; some families (Qwen2-MoE) pass it only to the mask, which we do not build."""
     config: Any = getattr(module, "config", None)
     kinds = getattr(config, "layer_types", None)
     kind = kinds[module.layer_idx] if kinds else None  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -139,7 +139,7 @@ def _window(module: nn.Module, given: int | None) -> int | None:
     window = getattr(config, "sliding_window", None) or None
     if window is not None and kind is None:
         raise ValueError(
-            f"{type(module).__name__} has a sliding window of {window} tokens but does not hand it to its attention; "
+            f"{type(module).__name__} has a sliding window of {window} tokens but does not pass it to its attention; "
             "set sliding_window to null in the model's config.json if contexts are shorter"
         )
     return window

@@ -1,7 +1,7 @@
-"""Code outside of turnwise that a recipe names as `module:name`. It is imported here and nowhere else.
+"""Code outside turnwise that a recipe names as `module:name`. It is imported here and nowhere else.
 
-Importing a module runs it. So whether that may happen is decided in one place: never in a dry run (`unread`), and for
-the run folder of somebody else only with the user's word (`turnwise.trust`).
+Importing a module runs it, so one place decides whether that may happen: never in a dry run (`unread`), and for
+somebody else's run folder only with the user's consent (`turnwise.trust`).
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _folders: list[str] = []
 
 
 class NotImportedError(ImportError):
-    """The code is there for all we know, but this is a dry run."""
+    """The code may exist, but a dry run does not import it."""
 
 
 def is_outside(name: str) -> bool:
-    """Whether the name of an environment or part leads out of turnwise: `mine:Coin` does, `gem/game:Coin` does not."""
+    """Whether the name of an environment or part is outside turnwise: `mine:Coin` is, `gem/game:Coin` is not."""
     module, colon, _ = name.partition(":")
     return bool(colon) and "/" not in module and module.partition(".")[0] != "turnwise"
 
 
 def is_unread(name: str) -> bool:
-    """Whether the name leads to code that must not be imported now."""
+    """Whether the name is code that must not be imported now."""
     return is_outside(name) and not _reads.get()
 
 
 def reads() -> bool:
-    """Whether code outside of turnwise may be imported now."""
+    """Whether code outside turnwise may be imported now."""
     return _reads.get()
 
 
 @contextmanager
 def unread(wanted: bool = True) -> Iterator[None]:
-    """Import no code outside of turnwise until the block ends; `unread(False)` changes nothing."""
+    """Import no code outside turnwise until the block ends; `unread(False)` changes nothing."""
     token = _reads.set(_reads.get() and not wanted)
     try:
         yield
@@ -50,17 +50,17 @@ def unread(wanted: bool = True) -> Iterator[None]:
 
 
 def look_in(folder: Path) -> None:
-    """Look for modules in this folder too, after all others: it may hold files that bear the names of packages."""
+    """Search this folder for modules too, after all others: its files may have the names of packages."""
     _folders.append(str(folder))
 
 
 def extend_path() -> None:
-    """Let Python find the modules that lie in the folders of `look_in`."""
+    """Let Python find the modules in the folders of `look_in`."""
     sys.path += [folder for folder in _folders if folder not in sys.path]
 
 
 def load(place: str) -> Any:
-    """What `module:name` names; ImportError or AttributeError when there is no such thing."""
+    """The object that `module:name` names; ImportError or AttributeError if it does not exist."""
     if is_unread(place):
         raise NotImportedError(f"{place} is not imported in a dry run")
     if is_outside(place):

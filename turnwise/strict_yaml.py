@@ -1,4 +1,4 @@
-"""Recipes as text: YAML that says what it means, from a string or a file."""
+"""Strict YAML for recipes, from a string or a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.untrusted import parse_shallow
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML in which a key may occur once: the last of two would silently win."""
+    """Safe YAML in which a key may occur only once; otherwise the last would silently win."""
 
 
 def _mapping_of_single_keys(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -28,14 +28,14 @@ _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping
 
 
 def file_of(recipe: str | Path) -> Path | None:
-    """The file that a recipe names, by a path or by text such as `mine.yaml`; None for the recipe itself."""
+    """The file that a recipe names, by a path or by text such as `mine.yaml`; None if it is the recipe itself."""
     if isinstance(recipe, str) and ("\n" in recipe or not recipe.endswith((".yaml", ".yml"))):
         return None
     return Path(recipe)
 
 
 def read_text(file: Path) -> str:
-    """What a recipe's file holds."""
+    """The text of a recipe file."""
     if not file.is_file():
         raise ValueError("there is no such file")
     try:
@@ -48,7 +48,7 @@ ALGORITHM = "an algorithm is a mapping of axes to choices, such as {preset: st-p
 
 
 def parse(text: str, *, shape: str = ALGORITHM) -> dict[str, Any]:
-    """The choices that the text of a recipe makes; `shape` is what it should look like, in words."""
+    """The choices in a recipe's text; `shape` describes the expected form for the error message."""
     try:
         data = parse_shallow(lambda text: yaml.load(text, Loader=_Loader), text)
     except yaml.YAMLError as error:

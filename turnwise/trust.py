@@ -1,6 +1,6 @@
-"""Whether a run's config may have code imported: docs/trust.md says what is trusted and why.
+"""Whether a run's config may import code. docs/trust.md says what is trusted and why.
 
-A run folder is data, but its config may name code outside of turnwise, which resuming the run would import and call. So
+A run folder is data, but its config may name code outside turnwise, which resuming the run would import and call. So
 the config of such a run is signed with a key that only this user on this machine has.
 """
 
@@ -19,23 +19,23 @@ from typing import Any
 from turnwise.outside import is_outside, reads
 
 SIGNATURE = "config.signature"
-"""The file beside a run's config that says who wrote it."""
+"""The file next to a run's config that proves who wrote it."""
 _META = "meta.json"
 _KEY_BYTES = 32
 _KEPT, _MOST = 9, 4096
-"""Earlier signatures that are kept, and bytes that are read of them."""
+"""Earlier signatures to keep, and bytes of them to read."""
 _OTHERS = 0o077
-"""The permissions of everybody else."""
+"""The permissions of group and others."""
 _trusts = ContextVar("trusts", default=False)
 
 
 class NoKeyError(Exception):
-    """This user's key cannot be read or made, for the reason given."""
+    """This user's key cannot be read or created, for the given reason."""
 
 
 @contextmanager
 def trusting(given: bool = True) -> Iterator[None]:
-    """Take the user's word for run folders from elsewhere: `with trusting(): resume("runs/of-a-friend")`."""
+    """Trust run folders from elsewhere: `with trusting(): resume("runs/of-a-friend")`."""
     token = _trusts.set(_trusts.get() or given)
     try:
         yield
@@ -44,12 +44,12 @@ def trusting(given: bool = True) -> Iterator[None]:
 
 
 def is_trusting() -> bool:
-    """Whether the user gave his word."""
+    """Whether the user trusts run folders from elsewhere."""
     return _trusts.get()
 
 
 def outside_names(choices: Mapping[str, Any]) -> list[str]:
-    """The code outside of turnwise that a recipe leads to; files of algorithms count, as they may name more."""
+    """The code outside turnwise that a recipe names; algorithm files count, because they may name more."""
     env, source = choices.get("env"), choices.get("source")
     environment = [env.get("id"), env.get("wrappers")] if isinstance(env, Mapping) else env
     tasks = source.get("tasks") if isinstance(source, Mapping) else None
@@ -62,39 +62,39 @@ def outside_names(choices: Mapping[str, Any]) -> list[str]:
 
 
 def require_trust(file: Path, layers: Iterable[Mapping[str, Any]]) -> None:
-    """ValueError when a recipe is the config of a run from elsewhere and names code outside of turnwise."""
+    """ValueError if a recipe is the config of a run from elsewhere and names code outside turnwise."""
     if is_trusting() or not reads() or not (file.parent / _META).is_file():
         return
     names = [name for choices in layers for name in outside_names(choices)]
     if names and not _is_signed(file):
         raise ValueError(
-            f"{file} names code outside of turnwise ({', '.join(dict.fromkeys(names))}), and you did not write it on "
-            "this machine; read that code, then give --trust to run it (docs/trust.md)"
+            f"{file} names code outside turnwise ({', '.join(dict.fromkeys(names))}), and you did not write it on "
+            "this machine; read that code, then pass --trust to run it (docs/trust.md)"
         )
 
 
 def sign(file: Path, content: bytes, choices: Mapping[str, Any]) -> None:
-    """Vouch for a config that is about to be written. Without a key it stays unsigned, which `why_unsigned` tells.
+    """Sign a config that is about to be written. Without a key it stays unsigned, which `why_unsigned` reports.
 
-    Signatures of what the file held before stay: a kill may come before the file is written.
+    Signatures of earlier contents stay, because a kill may come before the file is written.
     """
     if not outside_names(choices):
-        return  # it needs nobody's word
+        return  # nothing to trust
     with suppress(NoKeyError):
         known, place = _signatures(file), file.with_name(SIGNATURE)
         if (signature := _signature(content, _key(make=True))) not in known:
             place.unlink(missing_ok=True)
-            with place.open("xb") as opened:  # a new file: a link that lies there would lead elsewhere
+            with place.open("xb") as opened:  # a new file: an existing link would lead elsewhere
                 opened.writelines(line + b"\n" for line in [*known[-_KEPT:], signature])
 
 
 def why_unsigned(choices: Mapping[str, Any]) -> str | None:
-    """What the user should know before a run that cannot be signed; None where all is well."""
+    """Warning before a run that cannot be signed; None if all is well."""
     try:
         if outside_names(choices):
             _key(make=True)
     except NoKeyError as error:
-        return f"{error}; so this run cannot be told from one that came from elsewhere: resuming it will need --trust"
+        return f"{error}; so this run looks like one from elsewhere, and resuming it will need --trust"
     return None
 
 
@@ -123,7 +123,7 @@ def _mappings(table: Any) -> list[Mapping[str, Any]]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a nest of mappings and lists."""
+    """Every text in nested mappings and lists."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -140,7 +140,7 @@ def _key(*, make: bool) -> bytes:
             _make_key(file)
         status = file.stat()
         if status.st_uid != os.geteuid() or status.st_mode & _OTHERS:
-            raise NoKeyError(f"{file} is open to other users; remove it, and a new one will be made")
+            raise NoKeyError(f"{file} is readable by other users; remove it, and a new one will be made")
         return file.read_bytes()
     except (OSError, RuntimeError) as error:
         raise NoKeyError(f"your key for signing runs is missing ({error}); set XDG_STATE_HOME to a folder") from error
@@ -152,9 +152,9 @@ def _key_file() -> Path:
 
 
 def _make_key(file: Path) -> None:
-    """A new key, whole or not at all; of two processes that make one at once, the first wins."""
+    """A new key, complete or not at all; if two processes make one at once, the first wins."""
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor, draft = tempfile.mkstemp(dir=file.parent)  # readable by its owner alone
+    descriptor, draft = tempfile.mkstemp(dir=file.parent)  # readable only by its owner
     try:
         with open(descriptor, "wb") as draft_file:
             draft_file.write(secrets.token_bytes(_KEY_BYTES))

@@ -1,4 +1,4 @@
-"""What others wrote, made safe to read and to show."""
+"""Make text and objects from others safe to read and to print."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 DEEPEST = 100
-"""Levels of lists and mappings that a file of ours may have; none needs a dozen."""
+"""Maximum nesting of lists and mappings in a file of ours; none needs a dozen."""
 
 
 def parse_shallow(parse: Callable[[str], Any], text: str) -> Any:
-    """`parse(text)`; ValueError where lists and mappings lie so deep in each other that no code could follow them.
+    """`parse(text)`; ValueError if lists and mappings are nested too deep for our code.
 
-    `parse_shallow(json.loads, "[" * 100_000 + "]" * 100_000)` is refused as any text is that cannot be read.
+    `parse_shallow(json.loads, "[" * 100_000 + "]" * 100_000)` is rejected like any unreadable text.
     """
     try:
         value = parse(text)
@@ -34,14 +34,14 @@ def _inside(value: Any) -> list[Any]:
 
 _TOO_DEEP = f"lists or mappings are nested more than {DEEPEST} levels deep; write them flatter"
 _LONGEST = 10_000
-"""Characters of a repr; what is longer is cut."""
+"""Maximum characters of a repr."""
 
 
 def printable(text: str) -> str:
-    """The text with everything escaped that could steer a terminal: `"\\x1b[2J"` becomes four visible characters.
+    """The text with everything escaped that could control a terminal: `"\\x1b[2J"` becomes four visible characters.
 
-    New lines stay, tabs and odd spaces become plain spaces, and what cannot be seen (controls, marks that change the
-    direction of writing, lone surrogates) is written as an escape.
+    New lines stay, tabs and odd spaces become plain spaces, and invisible characters (controls, marks that change the
+    writing direction, lone surrogates) are escaped.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -49,13 +49,13 @@ def printable(text: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """The repr of any object without addresses, which no second run would repeat.
+    """The repr of any object, without memory addresses, which differ between runs.
 
-    One whose repr raises, or that is nested too deep for one, becomes `<Board that cannot be shown>`.
+    An object whose repr raises or is nested too deep becomes `<Board that cannot be shown>`.
     """
     try:
         text = repr(value)
-    except Exception:  # the edge: `repr` is code of others
+    except Exception:  # the edge: `repr` may be a user's code
         return f"<{type(value).__name__} that cannot be shown>"
     text = text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
     return re.sub(r" at 0x[0-9a-f]+", "", text)

@@ -1,4 +1,4 @@
-"""Waiting for coroutines from plain code."""
+"""Run coroutines from synchronous code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 class LoopRunner:
     """Runs coroutines one after another in one event loop: `with LoopRunner() as runner: runner.run(answer())`.
 
-    Unlike `asyncio.Runner` it also works where a loop already runs, as in a notebook: its own then has a thread.
+    Unlike `asyncio.Runner` it also works inside a running loop, as in a notebook: then its own loop gets a thread.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class LoopRunner:
             return self._runner.run(coroutine)
         try:
             return self._thread.submit(self._runner.run, coroutine).result()
-        except KeyboardInterrupt:  # it reaches only the thread that waits
+        except KeyboardInterrupt:  # only the waiting thread receives it
             self._loop.call_soon_threadsafe(_cancel_all, self._loop)
             raise
 
@@ -50,7 +50,7 @@ class LoopRunner:
 
 
 def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """`finish(answer())` is the coroutine's result, also where an event loop already runs, as in a notebook."""
+    """`finish(answer())` is the coroutine's result, even inside a running event loop, as in a notebook."""
     with LoopRunner() as runner:
         return runner.run(coroutine)
 

@@ -180,8 +180,8 @@ def test_a_run_that_was_cut_says_how_to_resume_it(tmp_path):
     screen.console.started(recipe(), tmp_path / "my run")
     screen.console.step(row(1))
     screen.console.finished({"status": "interrupted"})
-    assert "Stopped as you asked: step 1 is finished and saved." in screen.lines
-    assert screen.lines[-1] == f"carry on       turnwise resume '{tmp_path / 'my run'}'"
+    assert "Interrupted: step 1 is finished and saved." in screen.lines
+    assert screen.lines[-1] == f"continue       turnwise resume '{tmp_path / 'my run'}'"
 
 
 def test_an_imitation_stage_shows_its_loss_and_names_the_run_around_it(tmp_path):
@@ -196,7 +196,7 @@ def test_an_imitation_stage_shows_its_loss_and_names_the_run_around_it(tmp_path)
     assert (
         "step 1/4  loss 0.2500  gradient 1.500  seconds   1.0  faults  0  left    0:03  guard healthy" in screen.lines
     )
-    assert screen.lines[-1] == f"carry on       turnwise resume {tmp_path / 'run'}"
+    assert screen.lines[-1] == f"continue       turnwise resume {tmp_path / 'run'}"
 
 
 def test_a_resumed_run_draws_its_whole_curve(tmp_path):
@@ -207,7 +207,7 @@ def test_a_resumed_run_draws_its_whole_curve(tmp_path):
     screen.console.started(recipe(train={"steps": 5}), tmp_path, done=4)
     screen.console.step(row(5, **{"rollout/success": 1.0}))
     screen.console.finished({"status": "finished"})
-    told = f"run folder {tmp_path} · seed 0 · carries on after step 4"
+    told = f"run folder {tmp_path} · seed 0 · continues after step 4"
     assert "".join(told.split()) in "".join("".join(screen.lines).split())  # wrapped, where depends on the path
     assert " 1.0 ┤" + " " * 16 + "████" in screen.lines
     assert any(line.startswith("success   0.100 [0.050") for line in screen.lines)
@@ -255,7 +255,7 @@ def test_a_resumed_run_says_where_its_checkpoint_is_and_not_where_its_journal_en
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row(step)) + "\n" for step in range(1, 6)))
     screen = Screen("plain")
     screen.console.started(recipe(), tmp_path, done=4)
-    assert f"run folder {tmp_path} · seed 0 · carries on after step 4" in screen.lines
+    assert f"run folder {tmp_path} · seed 0 · continues after step 4" in screen.lines
 
 
 def test_a_run_that_had_nothing_to_learn_from_says_so(tmp_path):

@@ -128,7 +128,7 @@ def test_what_is_not_an_environment_is_never_called(place):
 def test_a_function_of_the_users_own_makes_environments_when_its_annotation_says_so():
     assert isinstance(make(f"{__name__}:annotated"), Room)
     assert isinstance(make(f"{__name__}:Duck"), Duck)
-    with pytest.raises(ValueError, match=r"unannotated is not an environment; .*annotation says that it returns one"):
+    with pytest.raises(ValueError, match=r"unannotated is not an environment; .*annotated to return one"):
         make(f"{__name__}:unannotated")
 
 

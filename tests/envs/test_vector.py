@@ -121,7 +121,7 @@ def test_wrong_arguments_are_named():
         make_vec(Count, 2, autoreset="never")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one environment"):
         make_vec(Count, 0)
-    with pytest.raises(ValueError, match="a count goes with one environment"):
+    with pytest.raises(ValueError, match="a count needs a single environment"):
         make_vec([Count, Count], 3)
     with make_vec([Count, Count]) as envs:
         envs.reset()

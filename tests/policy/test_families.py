@@ -164,7 +164,7 @@ def test_a_weight_that_is_not_a_number_is_named() -> None:
         model = make_family("llama")
         with torch.no_grad():
             model.get_parameter(name).view(-1)[7] = value
-        with pytest.raises(ValueError, match=rf"weight {name} holds NaN or infinity in 1 of [\d,]+ places"):
+        with pytest.raises(ValueError, match=rf"weight {name} has NaN or infinity in 1 of [\d,]+ places"):
             TextPolicy(model)
 
 

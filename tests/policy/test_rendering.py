@@ -214,7 +214,7 @@ def test_what_cannot_work_is_refused_with_the_fix():
     tokenizer = copy.deepcopy(chat_tokenizer("chatml"))
     with pytest.raises(ValueError, match="unknown template 'chatlm'; choose one of the templates chatml"):
         Renderer(tokenizer, template="chatlm")
-    with pytest.raises(ValueError, match="leaves out what the model said"):
+    with pytest.raises(ValueError, match="drops what the model said"):
         Renderer(tokenizer, template="{{ messages[0]['content'] }}")
     with pytest.raises(ValueError, match=r"needs the special tokens <\|agent\|>, <\|end\|>, <\|user\|>, which"):
         Renderer(tokenizer, template="nano")

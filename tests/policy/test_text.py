@@ -260,7 +260,7 @@ def test_contradicting_choices_of_what_trains_are_refused() -> None:
 
 def test_references_that_would_move_are_refused() -> None:
     pytest.importorskip("peft", reason="needs turnwise[lora]")
-    with pytest.raises(ValueError, match="no LoRA to switch off"):
+    with pytest.raises(ValueError, match="no LoRA to turn off"):
         Reference.base_of(TextPolicy(make_model("llama")))
     mixed = TextPolicy(make_model("llama"), lora=LoraSettings(rank=2), train=["*lora_*", "model.norm.weight"])
     with pytest.raises(ValueError, match=r"model\.norm\.weight"):

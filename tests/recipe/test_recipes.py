@@ -197,7 +197,7 @@ def make_run(folder: Path, *, model: str, steps: list[int]) -> Path:
 def test_a_run_folder_as_the_model_stands_for_its_newest_whole_checkpoint(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", model="nano", steps=[1, 2])
     (run / "checkpoints/step_000002/manifest.json").unlink()
-    with pytest.warns(UserWarning, match="passed over"):
+    with pytest.warns(UserWarning, match="is skipped"):
         recipe = load_recipe(None, {"model": str(run)})
     assert recipe.model.name == str(run / "checkpoints/step_000001")
     again = make_run(tmp_path / "again", model=recipe.model.name, steps=[5])
@@ -207,7 +207,7 @@ def test_a_run_folder_as_the_model_stands_for_its_newest_whole_checkpoint(tmp_pa
 
 def test_a_run_that_only_imitated_so_far_stands_for_that_stage(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", model="nano", steps=[])
-    with pytest.raises(ValueError, match="has no whole checkpoint yet; carry on with `turnwise resume"):
+    with pytest.raises(ValueError, match="has no complete checkpoint yet; continue with `turnwise resume"):
         load_recipe(None, {"model": str(run)})
     make_run(run / "sft", model="nano", steps=[3])
     assert load_recipe(None, {"model": str(run)}).model.name == str(run / "sft/checkpoints/step_000003")

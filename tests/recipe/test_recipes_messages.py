@@ -83,7 +83,7 @@ def test_a_mistake_is_put_down_to_the_file_that_made_it(tmp_path: Path) -> None:
         ("seed: 1\nseed: 2\n", "'seed' is given twice (again in line 2)"),
         ("seed: [1\n", "is not valid YAML"),
         ("extends: [a, b]\n", "extends is ['a', 'b']; it should be the path of one recipe"),
-        ("extends: nowhere.yaml\n", "nowhere.yaml, which is not there; give the path of one"),
+        ("extends: nowhere.yaml\n", "nowhere.yaml, which does not exist; give the path of one"),
         ("", "a recipe is a mapping of keys to choices"),
         ("[seed, 1]", "a recipe is a mapping of keys to choices"),
         ("algorithm: nowhere.yaml\n", "there is no file"),

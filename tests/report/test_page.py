@@ -119,5 +119,5 @@ def test_writing_a_report_imports_no_torch(tmp_path: Path) -> None:
 
 
 def test_a_report_of_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no run was named"):
+    with pytest.raises(ValueError, match="no run was given"):
         write_report([], tmp_path / "report.html")

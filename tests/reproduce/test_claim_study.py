@@ -196,7 +196,7 @@ def test_a_study_that_is_told_to_end_takes_its_processes_with_it(tmp_path):
         process.send_signal(signal.SIGTERM)  # to it alone, as a scheduler of jobs does
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the same command goes on from here" in said
+    assert "run the same command to continue" in said
     assert wait_until(lambda: not any(lives(int(child)) for child in children))
     assert not is_complete(start.parent)
     assert RunFolder.open(start.parent).checkpoints.latest() is not None

@@ -323,7 +323,7 @@ def test_unknown_ids_and_missing_seats_are_the_callers_mistake():
         play([EpisodeSpec(env="no/such")])
     with pytest.raises(ValueError, match="seat 'black' without an agent"):
         play([EpisodeSpec(env=Duel)], {"white": RandomAgent()})
-    with pytest.raises(ValueError, match=r"add agents\['black'\] \('blak' is no seat of it\)"):
+    with pytest.raises(ValueError, match=r"add agents\['black'\] \('blak' is not one of its seats\)"):
         play([EpisodeSpec(env=Duel)], {"white": RandomAgent(), "blak": RandomAgent()})
 
 

@@ -203,7 +203,7 @@ def test_a_worker_that_sends_something_else_is_a_fault_of_the_environment(monkey
     worker.build(EnvSource(env=Sound))
     monkeypatch.setattr(worker._connection, "recv_bytes", lambda _: pickle.dumps((Trap(trap), "", "")))
     try:
-        with pytest.raises(EpisodeError, match="process sent what is not an answer"):
+        with pytest.raises(EpisodeError, match="process sent something that is not an answer"):
             worker.run(attrgetter("turn"))
     finally:
         worker.stop()

@@ -39,7 +39,7 @@ def is_whole(checkpoint: Path, step: int) -> bool:
 
 
 def newest(folder: Path) -> int:
-    """The step of the newest checkpoint. Each one that is there must be whole, and none passed over."""
+    """The step of the newest checkpoint. Each one that is there must be complete, and none skipped."""
     checkpoints = Checkpoints(folder)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -78,10 +78,10 @@ def test_the_manifest_has_size_and_digest_of_every_file(tmp_path: Path):
 @pytest.mark.parametrize(
     ("harm", "fault"),
     [
-        (lambda path: flip(path / "model.safetensors"), "model.safetensors is not as it was written"),
-        (lambda path: flip(path / "resume" / "state.json"), "resume/state.json is not as it was written"),
+        (lambda path: flip(path / "model.safetensors"), "model.safetensors has changed since it was written"),
+        (lambda path: flip(path / "resume" / "state.json"), "resume/state.json has changed since it was written"),
         (lambda path: (path / "resume" / "state.json").unlink(), "resume/state.json is missing"),
-        (lambda path: cut(path / "model.safetensors"), "model.safetensors is not as it was written"),
+        (lambda path: cut(path / "model.safetensors"), "model.safetensors has changed since it was written"),
         (lambda path: (path / "manifest.json").unlink(), "manifest.json is missing"),
         (lambda path: cut(path / "manifest.json"), "manifest.json is damaged"),
         (lambda path: (path / "manifest.json").write_text('{"step": 2, "files": {}}'), "manifest.json lists no files"),
@@ -89,14 +89,14 @@ def test_the_manifest_has_size_and_digest_of_every_file(tmp_path: Path):
         (lambda path: (path / "manifest.json").write_text("[" * 99_999), "manifest.json is damaged"),
         (lambda path: list_also(path, "/etc/hostname"), "manifest.json is damaged"),
         (lambda path: list_also(path, "../../thesis.txt"), "manifest.json is damaged"),
-        (lambda path: shutil.copy(path.parent / "step_000001/manifest.json", path), "its manifest is that of step 1"),
+        (lambda path: shutil.copy(path.parent / "step_000001/manifest.json", path), "its manifest belongs to step 1"),
     ],
 )
 def test_a_broken_checkpoint_is_passed_over_and_reported(tmp_path: Path, harm, fault: str):
     checkpoints = Checkpoints(tmp_path)
     write(checkpoints, 1)
     harm(write(checkpoints, 2))
-    with pytest.warns(UserWarning, match=f"step_000002 is passed over: {fault}"):
+    with pytest.warns(UserWarning, match=f"step_000002 is skipped: {fault}"):
         assert checkpoints.latest() == tmp_path / "step_000001"
     with pytest.raises(RunFolderError, match=f"cannot load .*step_000002: {fault}; other checkpoints here: 1"):
         checkpoints.at(2)

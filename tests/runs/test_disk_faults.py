@@ -112,7 +112,7 @@ if os.geteuid() == 0:
 text = message(lambda: RunFolder.create(here / "geo" / "sft", {}, {}))
 assert text == (
     f"cannot create {here / 'geo' / 'sft'}: Permission denied; "
-    "choose a folder that you may write to, or change its permissions"
+    "choose a folder that you can write to, or change its permissions"
 ), text
 print("done")
 """
@@ -167,7 +167,7 @@ def test_a_device_that_is_always_full_is_named(tmp_path: Path):
 
 def test_a_file_in_the_place_of_a_folder_is_named(tmp_path: Path):
     (tmp_path / "runs").write_text("a file")
-    match = r"Not a directory; a file lies where a folder is needed: move it, or choose another path"
+    match = r"Not a directory; a file is in the place of a folder; move it, or choose another path"
     with pytest.raises(RunFolderError, match=match):
         RunFolder.create(tmp_path / "runs", {}, {})
     with pytest.raises(RunFolderError, match=match):

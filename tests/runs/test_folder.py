@@ -53,7 +53,7 @@ def test_a_new_run_has_its_config_and_meta_and_can_be_opened(tmp_path: Path):
 def test_an_existing_run_is_refused_and_the_message_says_how_to_resume(tmp_path: Path):
     RunFolder.create(tmp_path / "geo", CONFIG, META)
     before = content_of(tmp_path)
-    with pytest.raises(RunFolderError, match=r"already holds a run; continue it with `turnwise resume .*geo`"):
+    with pytest.raises(RunFolderError, match=r"already contains a run; continue it with `turnwise resume .*geo`"):
         RunFolder.create(tmp_path / "geo", {}, {})
     assert content_of(tmp_path) == before
 
@@ -150,7 +150,7 @@ def test_rewind_refuses_a_shorter_journal_before_it_removes_anything(tmp_path: P
     play_step(run, 2)
     run.turns.path.write_bytes(b"")
     before = content_of(run.path)
-    with pytest.raises(RunFolderError, match=r"turns\.jsonl has 0 bytes of whole lines, but the checkpoint"):
+    with pytest.raises(RunFolderError, match=r"turns\.jsonl has 0 bytes of complete lines, but the checkpoint"):
         run.rewind(1)
     assert content_of(run.path) == before
 
@@ -207,7 +207,7 @@ for round in range(25):
     said = dict(json.loads(line) for line in os.fdopen(answers).read().splitlines())
     winners = [word for word, what in said.items() if what == "made"]
     assert len(winners) == 1, said
-    assert all("already holds a run" in what for word, what in said.items() if word not in winners), said
+    assert all("already contains a run" in what for word, what in said.items() if word not in winners), said
     run = RunFolder.open(path)
     assert run.config == {"name": winners[0]} and run.meta["word"] == winners[0]
     with run.claim():
@@ -339,7 +339,7 @@ def test_a_config_that_was_cut_or_edited_is_refused_though_it_may_still_be_yaml(
     flips = [whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :] for place in range(len(whole))]
     for content in (*cuts, *flips, whole + b"seed: 3\n", b"\xff\xfe", b"[" * 9999):
         file.write_bytes(content)
-        with pytest.raises(RunFolderError, match=r"config\.yaml is damaged or was edited; put it back"):
+        with pytest.raises(RunFolderError, match=r"config\.yaml is damaged or was edited; restore it"):
             RunFolder.open(run.path)
     file.write_bytes(whole)
     assert RunFolder.open(run.path).config == CONFIG

@@ -178,7 +178,7 @@ def test_a_file_cut_anywhere_yields_its_first_lines_but_no_groups(tmp_path: Path
         found = list(read_rows(path))
         assert found == rows[: len(found)]
         counts.append(len(found))
-        with pytest.raises(RunFolderError, match=r"step\.jsonl\.zst was cut off"):
+        with pytest.raises(RunFolderError, match=r"step\.jsonl\.zst is truncated"):
             read_groups(path)
     assert counts == sorted(counts)
     assert len(set(counts)) > 30  # group by group, not all or nothing
@@ -195,7 +195,7 @@ def test_a_changed_byte_never_gives_other_groups(tmp_path: Path, block: int, mon
         try:
             assert read_groups(path) == groups
         except RunFolderError as error:
-            assert str(error).startswith((f"{path} is damaged (", f"{path} was cut off"))  # noqa: PT017
+            assert str(error).startswith((f"{path} is damaged (", f"{path} is truncated"))  # noqa: PT017
             found += 1
     assert found >= len(whole) - 1  # a header has a bit that says nothing about the content
 
@@ -206,7 +206,7 @@ def test_a_header_that_denies_its_checksum_is_damage(tmp_path: Path):
     whole = path.read_bytes()
     assert zstandard.get_frame_parameters(whole).has_checksum
     path.write_bytes(whole[:4] + bytes([whole[4] ^ 0b100]) + whole[5:])
-    with pytest.raises(RunFolderError, match=r"step\.jsonl\.zst is damaged \(it goes on after its end\)"):
+    with pytest.raises(RunFolderError, match=r"step\.jsonl\.zst is damaged \(there is data after its end\)"):
         read_groups(path)
 
 

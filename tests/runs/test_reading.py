@@ -74,7 +74,7 @@ def test_a_file_nested_without_end_becomes_a_sentence(run: Path, tmp_path: Path,
 def test_a_report_that_cannot_be_written_is_one_message(run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for output in (tmp_path / "file" / "report.html", tmp_path):
-        with pytest.raises(ValueError, match=r"cannot write .*; choose a file that you may write"):
+        with pytest.raises(ValueError, match=r"cannot write .*; choose a file that you can write"):
             write_report([run], output)
 
 
@@ -82,7 +82,7 @@ def test_a_run_without_checkpoints_shows_texts_and_says_why(run: Path, tmp_path:
     shutil.rmtree(run / "checkpoints")
     (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]
     assert shown["episodes"][0]["turns"][0]["action"] == "search: town Mahis country"
-    assert shown["problems"] == ["No checkpoint holds a tokenizer: episodes are shown as texts, without token colours."]
+    assert shown["problems"] == ["No checkpoint has a tokenizer: episodes are shown as texts, without token colours."]
 
 
 def test_a_run_that_recorded_no_episodes_needs_no_tokenizer(run: Path, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_of_a_step_that_was_written_twice_the_last_row_counts(run: Path) -> None
 def test_a_folder_that_is_no_run_is_refused_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a run folder; name a folder that `turnwise train` wrote"):
         read_run(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="holds no run"):
+    with pytest.raises(ValueError, match="is not a run: "):
         read_run(tmp_path)
 
 

@@ -194,7 +194,7 @@ def test_what_cannot_be_learnt_from_is_refused_with_file_line_and_fix(read, tmp_
 
 
 def test_tools_that_nothing_would_present_are_refused(read):
-    with pytest.raises(ValueError, match=r"line 1: the chat template presents no tools; describe them in the system"):
+    with pytest.raises(ValueError, match=r"line 1: the chat template shows no tools; describe them in the system"):
         read(CHAT, tools=[{"type": "function", "function": {"name": "search"}}])
     with pytest.raises(ValueError, match="tools is not a list of objects; write"):
         read(CHAT, tools={"search": 1})

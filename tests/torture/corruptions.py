@@ -1,4 +1,4 @@
-"""Damaged run folders under every command that reads one: refused by name, passed over with a warning, or as before.
+"""Damaged run folders under every command that reads one: rejected by name, skipped with a warning, or as before.
 
 One small run is made and cut in its last step. Each attempt copies it, damages one file, and runs one command on it.
 What comes out is held against what the same command made of the undamaged run.
@@ -181,14 +181,14 @@ def judge(command: str, outcome: Outcome, clean: Outcome) -> str:
     if outcome.code == 2:
         return _judge_refusal(outcome)
     if outcome.result == clean.result:
-        return "equal, older checkpoint" if "passed over" in outcome.warned else "equal"
+        return "equal, older checkpoint" if "is skipped" in outcome.warned else "equal"
     if command == "report" and outcome.problems:
         return "told on the page"
     if command in ("verify", "replay") and outcome.code == 1:
         return "found"
     if command == "verify" and "the weights that sampled are not kept" in json.dumps(outcome.result):
         return "told in the findings"
-    if command == "eval" and "passed over" in outcome.warned:
+    if command == "eval" and "is skipped" in outcome.warned:
         return "older checkpoint, told"
     return (
         f"!another result without a word: exit code {outcome.code}, {_first_difference(outcome.result, clean.result)}"

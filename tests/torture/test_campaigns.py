@@ -114,9 +114,9 @@ def test_a_reader_that_believes_a_damaged_folder_is_found(small_run: Path) -> No
         (corruptions.Outcome(code=2, message="turnwise: something is wrong"), "!refused without the name of a file"),
         (corruptions.Outcome(code=2, message="Usage: turnwise\nno such command"), "!not one message"),
         (corruptions.Outcome(message="hung: no answer within 300 s"), "!hung"),
-        (corruptions.Outcome(code=0, result=1, warned="checkpoint 2 is passed over"), "equal, older checkpoint"),
+        (corruptions.Outcome(code=0, result=1, warned="checkpoint 2 is skipped"), "equal, older checkpoint"),
         (corruptions.Outcome(code=0, result=2), "!another result without a word"),
-        (corruptions.Outcome(code=0, result=2, warned="checkpoint 2 is passed over"), "!another result"),
+        (corruptions.Outcome(code=0, result=2, warned="checkpoint 2 is skipped"), "!another result"),
     ],
 )
 def test_only_what_is_refused_by_name_or_equal_passes(outcome: corruptions.Outcome, verdict: str) -> None:

@@ -166,7 +166,7 @@ def test_an_imitation_never_goes_on_with_a_run_that_another_command_made(tmp_pat
     recipe = small_recipe({"algorithm": "ppo", "sft": {"demonstrations": 4, "epochs": 1, "batch": 4, "warmup": 0}})
     imitate(recipe, tmp_path / "run", console=Screen())
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    with pytest.raises(ValueError, match="already holds a run"):
+    with pytest.raises(ValueError, match="already contains a run"):
         imitate(recipe, tmp_path / "run", console=Screen())
     assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 

@@ -307,7 +307,7 @@ def test_ctrl_c_finishes_the_step_saves_and_a_resume_ends_with_the_same_bits(tmp
     assert process.returncode == 130, errors
     last = rows(tmp_path / "run")[-1]["step"]
     assert 3 <= last < 30
-    assert f"Stopped as you asked: step {last} is finished and saved." in output
+    assert f"Interrupted: step {last} is finished and saved." in output
     assert f"turnwise resume {tmp_path / 'run'}" in output
     assert RunFolder.open(tmp_path / "run").checkpoints.steps()[-1] == last
     with one_thread():

@@ -85,7 +85,7 @@ def test_an_imitation_cannot_be_made_longer_by_its_steps(tmp_path: Path) -> None
     recipe = small_recipe({"algorithm": "ppo", "sft": {"demonstrations": 8, "epochs": 1, "batch": 4, "warmup": 2}})
     screen = Screen()
     imitate(recipe, tmp_path / "run", console=screen)
-    assert "sft.warmup=2 leaves none of the 2 steps at full rate" in screen.text
+    assert "sft.warmup=2 covers all 2 steps: none has the full rate" in screen.text
     with pytest.raises(ValueError, match=r"follow from sft.demonstrations"):
         resume(tmp_path / "run", console=Screen(), overrides={"train": {"steps": 9}})
     with pytest.raises(ValueError, match="start a new one with `turnwise sft`"):

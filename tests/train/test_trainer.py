@@ -167,5 +167,5 @@ def test_an_older_checkpoint_finds_what_it_names_when_the_newest_is_damaged(tmp_
     for step in (6, 5, 4):
         assert read_state(checkpoints.at(step))["policies"]["policy"]["standing"]["reference"] in checkpoints.steps()
     (checkpoints.at(6) / "model.safetensors").write_bytes(b"damaged")
-    with pytest.warns(UserWarning, match="step_000006 is passed over"):
+    with pytest.warns(UserWarning, match="step_000006 is skipped"):
         assert run(tmp_path / "run")["step"] == 6

@@ -1,4 +1,4 @@
-"""Commands about what there is: environments, algorithms, the shipped model."""
+"""Commands that list and examine: environments, algorithms, the shipped model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from turnwise.envs.registry import EnvSpec
 
 EnvName = Annotated[
-    str, typer.Argument(metavar="ID", help="One of `turnwise envs`, or module:Class for an environment of your own.")
+    str, typer.Argument(metavar="ID", help="One of `turnwise envs`, or module:Class for your own environment.")
 ]
 Settings = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Arguments of the environment: split=test hops=2")
@@ -32,10 +32,10 @@ Wraps = Annotated[
 
 def envs(
     pattern: Annotated[
-        str, typer.Argument(help="Show only ids and summaries that contain this text; gem/ shows what GEM has.")
+        str, typer.Argument(help="Show only ids and summaries that contain this text; gem/ lists GEM's environments.")
     ] = "",
 ) -> None:
-    """List the environments there are."""
+    """List the environments."""
     from turnwise.envs.registry import specs
 
     family = next((spec for spec in specs() if spec.names and pattern.startswith(spec.prefix)), None)
@@ -51,11 +51,11 @@ def envs(
         table.add_row(spec.id, spec.summary, spec.extra or "")
     console().print(table)
     if families := [spec.prefix for spec in shown if spec.names]:
-        typer.echo(f"The names of a family: turnwise envs {families[0]}")
+        typer.echo(f"List the names of a family: turnwise envs {families[0]}")
 
 
 def _show_family(family: EnvSpec, pattern: str) -> None:
-    """The ids of a family that contain the pattern, one to a line."""
+    """The ids of a family that contain the pattern, one per line."""
     from turnwise.envs.registry import family_ids
 
     with one_message():
@@ -73,7 +73,7 @@ def check_env_command(
     deadline: Annotated[float, typer.Option(min=0.01, help="Seconds that one reset or step may take.")] = 10.0,
     wrap: Wraps = None,
 ) -> None:
-    """Examine an environment; exit code 1 when it has defects."""
+    """Check an environment; exit code 1 if it has defects."""
     from turnwise.envs.check import check_env
 
     with one_message():
@@ -104,7 +104,7 @@ def _wrappers(wrap: list[str] | None) -> list[dict[str, Any]]:
 
 
 def algorithms() -> None:
-    """List the algorithms there are, and what each needs."""
+    """List the algorithms and what each needs."""
     from turnwise.algorithm import PRESETS
     from turnwise.recipe.loading import DEFAULT_ALGORITHM
 
@@ -123,7 +123,7 @@ def algorithms() -> None:
             table.add_row(name, *needs[name])
         out.print(names, Text(), table, sep="\n")
     typer.echo(
-        "ratio: per what policies are compared; scale: what shrinks a step; updates: optimiser steps on one rollout;\n"
+        "ratio: what policies are compared on; scale: what shrinks a step; updates: optimiser steps on one rollout;\n"
         "tries: episodes of one task; [I]: inferred. More: turnwise explain NAME; which to take: docs/stability.md"
     )
 
@@ -133,17 +133,17 @@ _WIDE = 130
 
 
 def _needs(row: Mapping[str, Any]) -> list[str]:
-    """What helps to choose: the level of critic and ratio, what scales steps, how off-policy it is, and its groups.
+    """What helps to choose: level of critic and ratio, what scales steps, how off-policy it is, and its group size.
 
-    It reads what the preset says, without its parts' own defaults: those would import torch.
+    Reads only what the preset sets, not its parts' own defaults: those would import torch.
     """
     from turnwise.algorithm import Algorithm, Part
 
-    said = {name: row.get(name, field.default) for name, field in Algorithm.model_fields.items()}
-    ratio, scale, sampling = (Part.model_validate(said[axis]) for axis in ("ratio", "scale", "sampling"))
+    choices = {name: row.get(name, field.default) for name, field in Algorithm.model_fields.items()}
+    ratio, scale, sampling = (Part.model_validate(choices[axis]) for axis in ("ratio", "scale", "sampling"))
     level, updates, tries = (
         row.get("critic", {}).get("level", ""),
-        said["epochs"] * said["minibatches"],
+        choices["epochs"] * choices["minibatches"],
         sampling.options,
     )
     return [level, ratio.kind, scale.kind.replace("none", ""), str(updates), str(tries.get("size", 1))]
@@ -156,7 +156,7 @@ def explain_command(
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Print an algorithm as the equation that its row composes to."""
+    """Print the equation that an algorithm's row composes to."""
     from turnwise.algorithm import explain
 
     with one_message(), trusting(trust):
@@ -164,7 +164,7 @@ def explain_command(
 
 
 def _find_row(name: str) -> Algorithm:
-    """A preset or the row of a file; a recipe of a run has a row too."""
+    """A preset, the row in a file, or the row of a recipe."""
     from turnwise.algorithm import find_algorithm
     from turnwise.recipe.layers import is_recipe
     from turnwise.recipe.loading import load_recipe
@@ -179,7 +179,7 @@ def make_nano_command(
     minutes: Annotated[float, typer.Option(min=0.0, help="Time for training; the schedule shrinks to fit.")] = math.inf,
     stage: Annotated[list[str] | None, typer.Option(help="Only this stage; repeatable: data, train, evaluate.")] = None,
 ) -> None:
-    """Make the nano model anew: a tiny model that can already search."""
+    """Make the nano model from scratch: a tiny model that can already search."""
     from turnwise.nano import make, train
 
     with one_message():

@@ -1,4 +1,4 @@
-"""What the commands share: reading settings, one message for a mistake, findings as a table."""
+"""What the commands share: reading settings, one message per mistake, findings as a table."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from turnwise.envs.check import Finding
 
 Trust = Annotated[
-    bool, typer.Option("--trust", help="Run code that a run folder from elsewhere names; docs/trust.md says why.")
+    bool, typer.Option("--trust", help="Run code named by a run folder from elsewhere; see docs/trust.md.")
 ]
 VERDICT_COLOURS = {"pass": "green", "note": "yellow", "defect": "bold red"}
-"""How the verdict of a check looks, whatever was checked."""
+"""Colour of a check's verdict."""
 
 
 @contextmanager
 def one_message() -> Iterator[None]:
-    """A mistake of the user ends the command with one line on stderr and exit code 2."""
+    """A user's mistake ends the command with one line on stderr and exit code 2."""
     try:
         yield
     except ValueError as error:
@@ -41,16 +41,16 @@ def one_message() -> Iterator[None]:
 
 @contextmanager
 def resumable(output: Path) -> Iterator[None]:
-    """A study that the user or the system stops ends with exit code 130 and says how it goes on."""
+    """If the user or the system stops a study, exit with code 130 and say how to continue."""
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"stopped; the same command goes on from here, in {shlex.quote(str(output))}", err=True)
+        typer.echo(f"stopped; run the same command to continue in {shlex.quote(str(output))}", err=True)
         raise typer.Exit(130) from None
 
 
 def parse_settings(settings: list[str] | None) -> dict[str, Any]:
-    """`["hops=2", "sampling.size=4", "sampling=group"]` as arguments: values are YAML, dots nest, in any order."""
+    """Parse `["hops=2", "sampling.size=4", "sampling=group"]`: values are YAML, dots nest, in any order."""
     parsed: dict[str, Any] = {}
     for setting in settings or []:
         key, nested = _parse_setting(setting)
@@ -74,13 +74,13 @@ def _parse_setting(setting: str) -> tuple[str, Any]:
 
 def _parse_value(value: str) -> Any:
     try:
-        return json.loads(value)  # first, because YAML takes 1e-5 for text
+        return json.loads(value)  # first, because YAML reads 1e-5 as text
     except json.JSONDecodeError:
         return yaml.safe_load(value)
 
 
 def _merge(first: Any, second: Any) -> Any:
-    """Both settings of one key; beside options a bare value is the `kind`: `group` and `{size: 4}` go together."""
+    """Both settings of one key; next to options a bare value is the `kind`: `group` and `{size: 4}` combine."""
     if not isinstance(first, dict) and not isinstance(second, dict):
         return second
     merged = _as_options(first)
@@ -95,12 +95,12 @@ def _as_options(value: Any) -> dict[str, Any]:
 
 def console() -> Console:
     """Standard output, as wide as the terminal."""
-    # Into a file or a pipe a row stays on its line, unless the user says how wide lines may be.
+    # In a file or a pipe a row stays on its line, unless the user sets a width.
     return Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
 
 
 def bare_table(*columns: str | Column) -> Table:
-    """A table without lines, in which a narrow screen breaks what does not fit and hides nothing."""
+    """A table without lines; on a narrow screen it wraps cells and hides nothing."""
     table = Table(*columns, box=None, pad_edge=False)
     for column in table.columns:
         column.overflow = "fold"
@@ -108,7 +108,7 @@ def bare_table(*columns: str | Column) -> Table:
 
 
 def findings_table(findings: Iterable[Finding]) -> Table:
-    """What checks found, whatever was checked."""
+    """The findings of any check."""
     table = bare_table("check", "verdict", "finding")
     for finding in findings:
         verdict = Text(finding.verdict, VERDICT_COLOURS[finding.verdict])

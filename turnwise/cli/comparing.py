@@ -22,18 +22,18 @@ def compare(
         list[str],
         typer.Argument(
             metavar="ALGORITHM... [KEY=VALUE]...",
-            help="Presets or YAML files; the others are held against the first. Settings of one alone follow a colon: "
+            help="Presets or YAML files; the others are compared with the first. Settings for one only follow a colon: "
             "ppo:train.learning_rate=1e-4,algorithm.epochs=2. Changes for all: train.steps=50",
         ),
     ],
     recipe: Annotated[Path | None, typer.Option(help="A recipe to start from.")] = None,
     env: Annotated[str | None, typer.Option(help="Where to play; by default where the recipe says.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each algorithm, on seeds 0, 1, 2, ...")] = 5,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once; by default as the machine allows.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once; by default what the machine allows.")] = None,
     output: Annotated[Path, typer.Option(help="Folder for the runs and the comparison.")] = Path("runs/compare"),
     trust: Trust = False,
 ) -> None:
-    """Train several algorithms on equal seeds, tasks and data, and compare them. Called again, it goes on."""
+    """Train several algorithms on equal seeds, tasks and data, and compare them. Call it again to continue."""
     with one_message(), trusting(trust):
         from turnwise.study.arms import plan_arms, run_arms
 
@@ -58,7 +58,7 @@ def _is_setting(word: str) -> bool:
 
 
 def _arm(word: str, common: list[str]) -> Arm:
-    """`ppo:algorithm.epochs=2,train.learning_rate=1e-4` with the settings of all below its own."""
+    """Parse `ppo:algorithm.epochs=2,train.learning_rate=1e-4`; its own settings override those for all."""
     from turnwise.study.arms import Arm
 
     algorithm, colon, own = word.partition(":")
@@ -68,7 +68,7 @@ def _arm(word: str, common: list[str]) -> Arm:
 
 
 def _fitting_jobs(recipe: Recipe) -> int:
-    """As many runs as there are cores and memory for; a GPU takes one at a time."""
+    """As many runs as cores and memory allow; one at a time on a GPU."""
     from turnwise.train.estimate import estimate
 
     needed = estimate(recipe)

@@ -1,4 +1,4 @@
-"""Commands that look without training: is this machine fit, and is a run what its records say?"""
+"""Commands that inspect without training: does this machine work, and does a run match its records?"""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ if TYPE_CHECKING:
     from turnwise.audit.replay_episode import ReplayedEpisode
     from turnwise.audit.verify import StepCheck
 
-Run = Annotated[Path, typer.Argument(help="The folder of a run; where `train` imitated first, RUN/sft has that stage.")]
+Run = Annotated[Path, typer.Argument(help="A run folder; the imitation stage of `train` is in RUN/sft.")]
 _SHOWN = 72
 """Characters of an action in a table."""
 
 
 def doctor(
-    runs: Annotated[Path, typer.Option(help="Where run folders will lie.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(help="Where run folders will be.")] = Path("runs"),
 ) -> None:
-    """Examine this machine: devices, versions, sandbox, what works; exit code 1 when something must be repaired."""
+    """Check this machine: devices, versions, sandbox, what works; exit code 1 if something needs fixing."""
     from turnwise.doctor import examine
 
-    with console().status("examining this machine"):
+    with console().status("checking this machine"):
         findings = list(examine(runs))
     defects = [finding for finding in findings if finding.verdict == "defect"]
     console().print(findings_table(findings))
-    typer.echo(f"{len(defects)} to repair: {', '.join(each.check for each in defects)}" if defects else "fit to train")
+    typer.echo(f"{len(defects)} to fix: {', '.join(each.check for each in defects)}" if defects else "fit to train")
     raise typer.Exit(1 if defects else 0)
 
 
 def verify(
     run: Run,
     steps: Annotated[str | None, typer.Option(help="Only these steps, such as 3,7.")] = None,
-    last: Annotated[int | None, typer.Option(min=1, help="Only the last so many recorded steps.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the last N recorded steps.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     trust: Trust = False,
 ) -> None:
-    """Check a run's saved trajectories: prefixes, masks, staleness, log-probs; exit code 1 when there are defects."""
+    """Check a run's saved trajectories: prefixes, masks, staleness, log-probs; exit code 1 if there are defects."""
     with one_message(), trusting(trust):
         chosen = _parse_steps(steps)
         if chosen and last is not None:
-            raise ValueError("--steps and --last choose the same thing; give one of them")
+            raise ValueError("--steps and --last exclude each other; give only one")
         from turnwise.audit.verify import verify_run
 
         with console().status("loading"):
@@ -74,7 +74,7 @@ def replay(
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Learn a recorded step again and compare its numbers, or play an episode again; exit code 1 when they differ."""
+    """Repeat a recorded step and compare its numbers, or replay an episode; exit code 1 if they differ."""
     with one_message(), trusting(trust):
         if episode is not None:
             from turnwise.audit.replay_episode import replay_episode
@@ -122,7 +122,7 @@ def _show_checks(checks: Sequence[StepCheck]) -> None:
 
 
 def _show_remarks(checks: Sequence[StepCheck]) -> None:
-    """Every defect and every note once, with the steps that have it."""
+    """Each defect and note once, with the steps that have it."""
     from turnwise.audit.recorded import spans
 
     steps: defaultdict[tuple[str, str, str], list[int]] = defaultdict(list)

@@ -16,12 +16,12 @@ def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, such as runs/my-run.")],
     output: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     comparison: Annotated[
-        Path | None, typer.Option(help="A comparison.json of these runs, shown as a chapter of its own.")
+        Path | None, typer.Option(help="A comparison.json of these runs, shown as a separate chapter.")
     ] = None,
     steps: Annotated[int, typer.Option(min=0, help="Recorded steps whose episodes are shown.")] = 3,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of each of these steps.")] = 6,
 ) -> None:
-    """Write one HTML file about runs: curves, stability by turn, incidents, settings, episodes."""
+    """Write one HTML file about one or more runs: curves, stability by turn, incidents, settings, episodes."""
     from turnwise.report import Sample, write_report
 
     with one_message():
@@ -36,5 +36,5 @@ def _read_comparison(file: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read {file}: {error}; name the comparison.json of `turnwise compare`") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{file} does not hold a comparison; name the comparison.json of `turnwise compare`")
+        raise ValueError(f"{file} does not contain a comparison; name the comparison.json of `turnwise compare`")
     return content

@@ -1,4 +1,4 @@
-"""The command that puts a paper's claim to the test."""
+"""The command that tests a paper's claim."""
 
 from __future__ import annotations
 
@@ -23,24 +23,22 @@ def reproduce(
     paper: Annotated[str, typer.Argument(help="A folder of recipes/ with a claim.yaml, such as st-ppo, or a path.")],
     settings: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="The study on your own task: --scale gpu env=search/geo-1hop"),
+        typer.Argument(metavar="[KEY=VALUE]...", help="Use your own task: --scale gpu env=search/geo-1hop"),
     ] = None,
     scale: Annotated[str, typer.Option(help="One of the claim's scales, such as cpu or gpu.")] = "cpu",
     quick: Annotated[
-        bool, typer.Option("--quick", help="Few seeds and rates: a first look, no verdict to cite.")
+        bool, typer.Option("--quick", help="Few seeds and rates: a first look, not a verdict to cite.")
     ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at once; by default one per core, or one on a GPU.")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="Begin no run after so long; call again for the rest.")
+        float | None, typer.Option(min=0, help="Start no new run after this many minutes; call again for the rest.")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Folder of the study; by default runs/PAPER-SCALE.")] = None,
-    verdict: Annotated[
-        bool, typer.Option("--verdict", help="Run nothing: conclude from the runs that are there.")
-    ] = False,
+    verdict: Annotated[bool, typer.Option("--verdict", help="Run nothing; conclude from the existing runs.")] = False,
 ) -> None:
-    """Run the study of a paper's claim and say whether it holds. Called again, it goes on where it was."""
+    """Run the study of a paper's claim and say whether it holds. Call it again to continue."""
     with one_message():
         from turnwise.reproduce.claim import load_claim
         from turnwise.reproduce.claim_study import RESULTS, Study
@@ -49,7 +47,7 @@ def reproduce(
         claim = load_claim(paper)
         name = f"{scale}-quick" if quick else scale
         if quick and name not in claim.scales:
-            raise ValueError(f"scale {scale} of {paper} has no quick version; leave --quick out, or take --scale cpu")
+            raise ValueError(f"scale {scale} of {paper} has no quick version; omit --quick, or use --scale cpu")
         folder = output or Path("runs") / f"{Path(paper).name}-{name}"
         study = Study(claim, name, folder, parse_settings(settings))
         faults: dict[str, str] = {}
@@ -59,7 +57,7 @@ def reproduce(
             with resumable(folder):
                 faults = study.run(jobs=at_once, report=typer.echo, minutes=minutes)
         elif not (folder / "runs").is_dir():
-            raise ValueError(f"there are no runs in {folder} to conclude from; leave --verdict out to make them")
+            raise ValueError(f"there are no runs in {folder} to conclude from; omit --verdict to make them")
         rows = study.write_results()
         findings = conclude(claim, study.scale, rows, folder)
     for run, fault in faults.items():
@@ -67,7 +65,7 @@ def reproduce(
     console().print(_table(findings))
     typer.echo(f"{len(rows)} of {len(study.runs)} runs are complete; {RESULTS} and {VERDICT} are in {folder}")
     if quick:
-        typer.echo("A first look on few seeds: nothing to cite.")
+        typer.echo("This is a first look on few seeds; do not cite it.")
     raise typer.Exit(1 if faults else 0)
 
 

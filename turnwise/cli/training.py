@@ -1,4 +1,4 @@
-"""Commands that train and evaluate. Mistakes end with code 2 before anything is written, Ctrl-C with 130."""
+"""Commands that train and evaluate. Mistakes exit with code 2 before anything is written, Ctrl-C with 130."""
 
 from __future__ import annotations
 
@@ -32,17 +32,15 @@ RecipeFile = Annotated[
 ]
 Output = Annotated[
     Path | None,
-    typer.Option(help="The run folder, a new one; by default runs/NAME, or runs/NAME-2 where that is taken."),
+    typer.Option(help="A new run folder; by default runs/NAME, or runs/NAME-2 if that is taken."),
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the whole recipe with what it will cost, and start nothing.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the whole recipe and its cost, and start nothing.")]
 Quiet = Annotated[
     bool | None,
-    typer.Option("--quiet/--plain", help="Say little, or a line per step. By default as terminal or CI ask for."),
+    typer.Option("--quiet/--plain", help="Print little, or one line per step. The default suits terminal or CI."),
 ]
 EXIT_CODES = {"finished": 0, "stopped": 1, "interrupted": 130}
-"""How a run ended, as the shell sees it: stopped is the guard's doing, interrupted that of Ctrl-C."""
+"""Exit codes by how a run ended: stopped means by the guard, interrupted means by Ctrl-C."""
 
 
 def train(
@@ -53,7 +51,7 @@ def train(
     quiet: Quiet = None,
     trust: Trust = False,
 ) -> None:
-    """Train an agent. Ctrl-C finishes the step, saves, and says how to resume."""
+    """Train an agent. Ctrl-C finishes the step, saves, and prints how to resume."""
     with one_message(), trusting(trust), unread(dry_run):
         chosen = _load(recipe, changes)
         if dry_run:
@@ -75,7 +73,7 @@ def sft(
     quiet: Quiet = None,
     trust: Trust = False,
 ) -> None:
-    """Only imitate: learn from the environment's expert, or from a file of chats (sft.chats=FILE)."""
+    """Imitation only: learn from the environment's expert, or from a file of chats (sft.chats=FILE)."""
     with one_message(), trusting(trust), unread(dry_run):
         chosen = _load(recipe, changes, defaults=("sft={}",))
         if dry_run:
@@ -90,12 +88,12 @@ def sft(
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
     changes: Changes = None,
     quiet: Quiet = None,
     trust: Trust = False,
 ) -> None:
-    """Carry on with a run from its newest whole checkpoint; train.steps=400 makes it longer."""
+    """Continue a run from its newest complete checkpoint; train.steps=400 makes it longer."""
     from turnwise.train import stages
 
     with one_message(), trusting(trust), _screen(run, quiet) as screen:
@@ -104,17 +102,17 @@ def resume(
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run folder, a model's folder or its name.")],
+    model: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run folder, a model folder or a model name.")],
     changes: Changes = None,
     env: Annotated[str | None, typer.Option(help="Where to play; by default where the run was trained.")] = None,
     episodes: Annotated[int | None, typer.Option(min=1, help="Held-out tasks.")] = None,
     tries: Annotated[int | None, typer.Option(min=1, help="Tries at each task, for pass@k.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0.0, help="Of the sampling; 0 is greedy.")] = None,
-    show: Annotated[int, typer.Option(min=0, help="Print so many of the episodes, turn by turn.")] = 0,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")] = None,
+    show: Annotated[int, typer.Option(min=0, help="Print this many episodes, turn by turn.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     trust: Trust = False,
 ) -> None:
-    """Play held-out tasks with a trained model, and say how well it does, with 95% intervals."""
+    """Play held-out tasks with a trained model, and print its success with 95% intervals."""
     with one_message(), trusting(trust):
         options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
@@ -143,17 +141,17 @@ def _show_episodes(groups: list[Group], *, to_stderr: bool) -> None:
 
 
 def _load(recipe: str | None, changes: list[str] | None, *, defaults: Sequence[str] = ()) -> Recipe:
-    """The recipe with its changes. A first argument that is no file but has an equals sign is a change too."""
+    """The recipe with its changes. A first argument with an equals sign that is not a file is a change too."""
     from turnwise.recipe.loading import load_recipe
 
     settings = changes or []
-    if recipe is not None and "=" in recipe and not os.path.exists(recipe):  # of Path.exists a long text is an error
+    if recipe is not None and "=" in recipe and not os.path.exists(recipe):  # Path.exists raises on a long text
         recipe, settings = None, [recipe, *settings]
     return load_recipe(recipe, parse_settings([*defaults, *settings] if recipe is None else settings))
 
 
 def _show(recipe: Recipe) -> None:
-    """The whole recipe, so that it can be saved as it is; what it costs and what looks odd goes beside it."""
+    """Print the whole recipe so that it can be saved; cost and notes follow as comments."""
     from turnwise.algorithm import resolve
     from turnwise.envs.places import require_place
     from turnwise.recipe.checks import find_doubts
@@ -170,17 +168,17 @@ def _show(recipe: Recipe) -> None:
     for doubt in [*resolve(recipe.algorithm), *find_doubts(recipe, context=needed.context)]:
         typer.echo(f"# note: {doubt}")
     for name in outside:
-        typer.echo(f"# note: {name} was not imported; what it takes is checked when the run starts")
+        typer.echo(f"# note: {name} was not imported; its arguments are checked when the run starts")
 
 
 def new_folder(folder: Path | None, *, default: Path) -> Path:
-    """The folder of a run to come: a named one is refused where something lies, the default gets a free name."""
+    """The folder for a new run: a given one must be empty, the default gets a free name."""
     if folder is None:
         numbered = (default.with_name(f"{default.name}-{number}") for number in count(2))
         return next(name for name in chain([default], numbered) if not _is_taken(name))
     if _is_taken(folder):
         is_run = (folder / "meta.json").is_file()
-        choice = f"carry on with `turnwise resume {folder}`, or choose another folder" if is_run else "choose another"
+        choice = f"continue with `turnwise resume {folder}`, or choose another folder" if is_run else "choose another"
         raise ValueError(f"{folder} is not empty, and nothing is overwritten; {choice} with --output")
     return folder
 
@@ -190,7 +188,7 @@ def _is_taken(folder: Path) -> bool:
 
 
 def _find_model(name: str, changes: list[str]) -> tuple[Recipe, str | Path]:
-    """What to play, and with which weights: those of a run, of one of its checkpoints, or a model by name."""
+    """The recipe and weights to play: those of a run, of one of its checkpoints, or of a model by name."""
     from turnwise.recipe.loading import load_recipe, newest_weights
     from turnwise.runs import RunFolder
     from turnwise.runs.checkpoints import require_whole
@@ -198,30 +196,30 @@ def _find_model(name: str, changes: list[str]) -> tuple[Recipe, str | Path]:
     folder = Path(name)
     is_path = name.startswith((".", "/", "runs/")) or ("/" in name and folder.parent.is_dir())
     if is_path and not folder.exists():
-        raise ValueError(f"there is no folder {name}; give a run's folder, a model's folder or a model's name")
+        raise ValueError(f"there is no folder {name}; give a run folder, a model folder or a model name")
     run = folder.parent.parent if folder.parent.name == "checkpoints" else folder
     if not (run / "meta.json").is_file():
         return load_recipe(None, parse_settings([f"model.name={json.dumps(name)}", *changes])), name
-    RunFolder.open(run)  # a damaged one is refused by its own words
+    RunFolder.open(run)  # a damaged run raises its own message
     weights = newest_weights(run) if run == folder else require_whole(folder)
     return load_recipe(run / "config.yaml", parse_settings(changes)), weights
 
 
 @contextmanager
 def _screen(folder: Path, quiet: bool | None) -> Iterator[RunConsole]:
-    """The screen of a run; a second Ctrl-C, which does not wait for the step, leaves through here."""
+    """The screen of a run. A second Ctrl-C, which does not wait for the step, exits through here."""
     from transformers.utils.logging import disable_progress_bar
 
     from turnwise.console.screen import RunConsole, choose_form
 
     form = choose_form() if quiet is None else "quiet" if quiet else "plain"
     if form != "live":
-        disable_progress_bar()  # of loading and fetching: it would fill a log
+        disable_progress_bar()  # of loading and downloading: it would fill a log
     try:
         with RunConsole(form=form, out=console()) as screen:
             yield screen
     except KeyboardInterrupt:
         is_saved = (folder / "meta.json").is_file()
-        then = f"carry on with: turnwise resume {shlex.quote(str(folder))}" if is_saved else "nothing was written"
-        typer.echo(f"turnwise: stopped at once; {then}", err=True)
+        then = f"continue with: turnwise resume {shlex.quote(str(folder))}" if is_saved else "nothing was written"
+        typer.echo(f"turnwise: stopped immediately; {then}", err=True)
         raise typer.Exit(EXIT_CODES["interrupted"]) from None

@@ -10,7 +10,7 @@ _MARGIN = 6
 
 
 def draw_curve(points: Sequence[tuple[int, float]], *, width: int, height: int = 6) -> list[str]:
-    """Lines of a filled curve of (step, share) points, no wider than `width`; empty when there is nothing to draw."""
+    """Lines of a filled curve of (step, share) points, no wider than `width`; empty if there is nothing to draw."""
     columns = min(width - _MARGIN - 1, 100)
     if not points or columns < 8:
         return []
@@ -32,7 +32,7 @@ def _spread(values: Sequence[float], columns: int) -> list[float]:
 
 
 def _block(filled: float) -> str:
-    """The character that is filled to this share of its height."""
+    """The character filled to this share of its height."""
     return _BLOCKS[round(min(1.0, max(0.0, filled)) * 8)]
 
 

@@ -1,4 +1,4 @@
-"""How far a run has come: its rows so far, the best of them, what was lost, and the time that is left."""
+"""The progress of a run: its rows so far, the best of them, what was lost, and the time left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from turnwise.runs.rows import Row, number
 
 RECENT = 20
-"""Steps whose pace the time left is reckoned from."""
+"""Steps used to estimate the time left."""
 
 
 @dataclass(kw_only=True)
@@ -18,7 +18,7 @@ class Progress:
 
     steps: int
     imitates: bool = False
-    """Nothing is played: success in the rows is that of the demonstrations, and no news."""
+    """Nothing is played: success in the rows is that of the demonstrations, so it is not shown."""
     rows: Sequence[Row] = ()
     evaluations: Sequence[Row] = ()
     clock: Callable[[], float] = time.monotonic
@@ -26,11 +26,11 @@ class Progress:
     _last: float | None = None
 
     def add(self, row: Row) -> None:
-        """One more step. A step that was there before came back after a restore: what followed it is forgotten."""
+        """Add a step. A step that was there before came back after a restore: what followed it is dropped."""
         self.rows = [*_before(self.rows, row), row]
         self.evaluations = [each for each in self.evaluations if step_of(each) <= step_of(row)]
         now = self.clock()
-        # Between the first step and the start lie the loading and the first evaluation: its own time says more.
+        # Loading and the first evaluation come before the first step, so its own time is a better estimate.
         seconds = number(row, "time/step") if self._last is None else now - self._last
         self._seconds = [*self._seconds, seconds or 0.0][-RECENT:]
         self._last = now
@@ -41,14 +41,14 @@ class Progress:
 
     @property
     def step(self) -> int:
-        """The last step that is done."""
+        """The last finished step."""
         return step_of(self.rows[-1]) if self.rows else 0
 
     @property
     def barren(self) -> str:
-        """Why nothing can have been learned, in words: every episode of every step earned the same."""
+        """Why nothing can have been learned, in words: every episode of every step got the same reward."""
         earned = {number(row, "rollout/reward") for row in self.rows}
-        # Where no episode was sound, nothing was earned at all: that is for the environment's error to explain.
+        # If every episode failed, no reward was measured: the environment's error explains that.
         if (
             self.imitates
             or len(earned) != 1
@@ -61,8 +61,8 @@ class Progress:
             return "No episode had room for a single turn: the first prompt fills rollout.context. Raise it."
         limits = "rollout.max_turns, rollout.max_tokens or rollout.context"
         why = f"; up to {cut:.0%} of a step's episodes ran into a limit ({limits})" if cut else ""
-        return f"No episode succeeded and all earned the same, so there was nothing to learn from{why}. " + (
-            "An easier task, or imitation first (sft), gives it a start."
+        return f"No episode succeeded and all got the same reward, so there was nothing to learn from{why}. " + (
+            "Try an easier task, or imitation first (sft)."
         )
 
     @property
@@ -73,19 +73,19 @@ class Progress:
 
     @property
     def lost(self) -> int:
-        """Episodes that faults of the environment took out of the batches."""
+        """Episodes lost to faults of the environment, which enter no batch."""
         return sum(map(lost_in, self.rows))
 
     @property
     def seconds_left(self) -> float | None:
-        """Time until the last step at the pace of the recent ones."""
+        """Time until the last step at the recent pace."""
         if not self._seconds:
             return None
         return max(0, self.steps - self.step) * sum(self._seconds) / len(self._seconds)
 
     @property
     def success(self) -> list[tuple[int, float]]:
-        """The curve: step and success, where it is known."""
+        """The curve: step and success, if known."""
         known = ((step_of(row), number(row, "rollout/success")) for row in self.rows)
         return [(step, value) for step, value in known if value is not None and not self.imitates]
 

@@ -1,4 +1,4 @@
-"""Episodes to read: what the agent was told, what it did, and what that earned, turn by turn."""
+"""Episodes to read: observations, actions and rewards, turn by turn."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from turnwise.untrusted import printable
 from turnwise.words import counted
 
 LONGEST = 600
-"""Characters of one observation or action that are shown."""
+"""Maximum characters shown of one observation or action."""
 
 
 def episode_text(trajectory: Trajectory, *, title: str = "") -> Text:
-    """One episode for the terminal, as text in which nothing that a model or an environment wrote is interpreted."""
+    """One episode for the terminal, as text in which nothing from a model or an environment is interpreted."""
     lines = [Text(printable(title), "bold")] if title else []
     for index, turn in enumerate(trajectory.turns, start=1):
         lines += _turn_lines(index, turn)
@@ -40,7 +40,7 @@ def _block(mark: str, text: str, style: str) -> Iterator[Text]:
 
 
 def _shortened(text: str) -> str:
-    """The two ends of a long text: instructions come first, and what matters now comes last."""
+    """Both ends of a long text: instructions come first, and what matters now comes last."""
     if len(text) <= LONGEST:
         return text
     half = LONGEST // 2

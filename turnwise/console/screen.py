@@ -31,7 +31,7 @@ from turnwise.words import counted
 Form = Literal["live", "plain", "quiet"]
 
 _REDRAWS = 4
-"""Per second: enough for a clock that moves, and no load beside the training."""
+"""Per second: enough for a moving clock, with no load on the training."""
 
 
 def choose_form(environment: Mapping[str, str] = os.environ) -> Form:
@@ -42,9 +42,9 @@ def choose_form(environment: Mapping[str, str] = os.environ) -> Form:
 
 
 class RunConsole:
-    """What the loop tells its user: `with RunConsole(form="plain", out=Console()) as console: ...`.
+    """What the loop shows its user: `with RunConsole(form="plain", out=Console()) as console: ...`.
 
-    Quiet says what the guard saw and how the run ended, in a few lines; plain says how it starts, goes and ends.
+    Quiet prints what the guard saw and how the run ended, in a few lines; plain prints how it starts, goes and ends.
     """
 
     def __init__(self, *, form: Form, out: Console, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,8 +55,8 @@ class RunConsole:
         """How far each policy has come, by name; one that learns alone needs none."""
         self._phase, self._guard = "starting", ""
         self._spinner, self._live = Spinner("dots"), None
-        self._said = set[str]()
-        """Caveats and episodes that need no second telling."""
+        self._printed = set[str]()
+        """Notes and episodes that were already printed."""
 
     def __enter__(self) -> RunConsole:
         return self
@@ -65,7 +65,7 @@ class RunConsole:
         self._stop_live()
 
     def started(self, recipe: Recipe, folder: Path, warnings: Sequence[str] = (), *, done: int = 0) -> None:
-        """A run begins, or carries on after `done` steps; what its folder has of later ones is played again."""
+        """A run starts, or continues after `done` steps; recorded later steps are played again."""
         self._recipe, self._folder = recipe, folder
         self._guard = "off" if recipe.guard.mode == "off" and not recipe.guard.signals else "healthy"
         rows, evaluations = (
@@ -85,14 +85,14 @@ class RunConsole:
         }
         if self.form != "quiet":
             self._print(views.title(recipe))
-            after = f" · carries on after step {self._progress.step}" if rows else ""
+            after = f" · continues after step {self._progress.step}" if rows else ""
             self._print(Text(f"run folder {printable(str(folder))} · seed {recipe.seed}{after}"))
             for warning in warnings:
                 self._say_once(Text(f"note: {printable(warning)}", "yellow"))
         self._start_live()
 
     def phase(self, name: str) -> None:
-        """What the run is busy with now."""
+        """What the run is doing now."""
         self._phase = name
         self._redraw()
 
@@ -128,14 +128,14 @@ class RunConsole:
         if self.form == "quiet":
             return
         episode = episode_text(trajectory)
-        if episode.plain in self._said:
+        if episode.plain in self._printed:
             self._print(Text(f"{printable(title)}: played as above", "bold"))
             return
         self._print(Text(printable(title), "bold"))
         self._say_once(episode)
 
     def finished(self, summary: Mapping[str, Any]) -> None:
-        """The run is over: its curve, before and after, and where to go from here.
+        """The run is over: its curve, before and after, and what to do next.
 
         `summary["status"]` is finished, interrupted (Ctrl-C) or stopped (by the guard).
         """
@@ -157,7 +157,7 @@ class RunConsole:
         return next(iter(self._policies.values()))
 
     def _show_course(self, policy: str, progress: Progress) -> None:
-        """The curve, and the first evaluation beside the last."""
+        """The curve, and the first evaluation next to the last."""
         if curve := draw_curve(progress.success, width=self._out.width):
             self._print(Text("\n".join(["", views.named("success", policy), *curve]), "green"))
         if progress.evaluations:
@@ -169,7 +169,7 @@ class RunConsole:
     def _ending(self, status: str) -> Text:
         words = {
             "finished": f"Finished {counted(self._progress.step, 'step')}.",
-            "interrupted": f"Stopped as you asked: step {self._progress.step} is finished and saved.",
+            "interrupted": f"Interrupted: step {self._progress.step} is finished and saved.",
             "stopped": f"The guard stopped the run at step {self._progress.step}; events.jsonl has the evidence.",
         }
         text = Text(words[status], "bold")
@@ -182,16 +182,16 @@ class RunConsole:
 
     @property
     def _width(self) -> int | None:
-        """Columns of the screen; None in a log, which has no width unless the user says so."""
+        """Columns of the screen; None in a log, which has no width unless the user sets one."""
         return self._out.width if self._out.is_terminal or "COLUMNS" in os.environ else None
 
     def _print(self, content: RenderableType, *, whole: bool = False) -> None:
-        # A log keeps its lines whole, and so do commands, which are copied from the screen; other text breaks at words.
+        # Logs keep lines whole, and so do commands, which are copied from the screen; other text wraps at words.
         self._out.print(content, soft_wrap=isinstance(content, Text) and (whole or self._width is None))
 
     def _say_once(self, text: Text) -> None:
-        if text.plain not in self._said:
-            self._said.add(text.plain)
+        if text.plain not in self._printed:
+            self._printed.add(text.plain)
             self._print(text)
 
     def _start_live(self) -> None:
@@ -202,12 +202,12 @@ class RunConsole:
 
     def _stop_live(self) -> None:
         if self._live is not None:
-            self._live.update(self._table())  # nothing turns any more
+            self._live.update(self._table())  # the spinner has stopped
             self._live.stop()
             self._live = None
 
     def _redraw(self) -> None:
-        """Build the view when something has changed; between changes only the spinner turns."""
+        """Build the view if something has changed; between changes only the spinner moves."""
         if self._live is not None:
             self._spinner.update(text=views.status_line(self._progress, self._phase, self._guard))
             self._live.update(Group(self._table(), self._spinner), refresh=True)

@@ -1,4 +1,4 @@
-"""How the numbers of a run look: a table, a line, an evaluation, an end. Everything is `Text`: no markup is read."""
+"""How the numbers of a run look: a table, a line, an evaluation, an end. Everything is `Text`: no markup is parsed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Measure:
     width: int = 5
 
     def cell(self, row: Row) -> str:
-        """The number as text; a dash where the row has none."""
+        """The number as text; a dash if the row has none."""
         value = number(row, self.metric)
         return "–" if value is None else format(value, self.form)
 
@@ -50,7 +50,7 @@ PLAYED = (
     Measure(label="tokens/s", metric="time/tokens_per_second", form=",.0f", width=7),
     Measure(label="seconds", metric="time/step", form=".1f"),
 )
-"""Of a step in which episodes were played."""
+"""For a step in which episodes were played."""
 
 IMITATED = (
     Measure(label="loss", metric="loss/policy", form="z.4f", width=6),
@@ -59,11 +59,11 @@ IMITATED = (
     Measure(label="tokens/s", metric="time/tokens_per_second", form=",.0f", width=7),
     Measure(label="seconds", metric="time/step", form=".1f"),
 )
-"""Of a step that learned from demonstrations: nothing was played."""
+"""For a step that learned from demonstrations: nothing was played."""
 
 
 def measures_of(progress: Progress) -> list[Measure]:
-    """What this run has to show: the same in every row, so that rows stay aligned."""
+    """The measures of this run: the same in every row, so that rows stay aligned."""
     measures = IMITATED if progress.imitates else PLAYED
     return [measure for measure in measures if any(measure.metric in row for row in progress.rows)]
 
@@ -74,7 +74,7 @@ def named(text: str, policy: str) -> str:
 
 
 def step_table(progress: Progress, *, width: int, policy: str = "") -> Table:
-    """The last steps and the best one, with as many measures as the width has room for."""
+    """The last steps and the best one, with as many measures as the width allows."""
     rows, best = progress.rows[-SHOWN:], progress.best
     measures = measures_of(progress)
     widths = (max(len(measure.label), measure.width) + 1 for measure in measures)
@@ -99,7 +99,7 @@ def step_table(progress: Progress, *, width: int, policy: str = "") -> Table:
 
 
 def _fitting(widths: Iterable[int], room: float) -> int:
-    """How many of these fit beside each other."""
+    """How many of these fit next to each other."""
     return sum(end <= room for end in accumulate(widths))
 
 
@@ -109,7 +109,7 @@ def _add(table: Table, measures: Sequence[Measure], row: Row, name: str, style: 
 
 
 def step_line(progress: Progress, guard: str, *, width: int | None = None, policy: str = "") -> Text:
-    """The last step in one line, in which every number has its own place; on a narrow screen there are fewer."""
+    """The last step in one line, with a fixed place for every number; a narrow screen shows fewer."""
     row, digits = progress.rows[-1], len(str(progress.steps))
     first = named(f"step {progress.step:>{digits}}/{progress.steps}", policy)
     last = f"left {duration(progress.seconds_left):>7}  guard {printable(guard)}"
@@ -171,7 +171,7 @@ def evaluation_table(evaluations: Mapping[str, Row]) -> Table:
 
 
 def _measures(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Label and metric of what was measured; pass@1 is success itself, and no faults are no news."""
+    """Label and metric of what was measured; pass@1 is success itself, and zero faults are not shown."""
     passes = [name for row in rows for name in row if name.startswith("eval/pass@") and name != "eval/pass@1"]
     names = ["eval/success", "eval/reward", "eval/turns", "eval/valid", *dict.fromkeys(passes)]
     known = [name for name in names if any(number(row, name) is not None for row in rows)]
@@ -187,7 +187,7 @@ def _with_interval(row: Row, metric: str) -> str:
 
 
 def outcome_line(evaluations: Sequence[Row], *, policy: str = "") -> Text:
-    """What held-out tasks say, in one line: before, and now with its interval."""
+    """Held-out success in one line: before, and now with its interval."""
     before, now = evaluations[0], evaluations[-1]
     earlier = f", {_with_interval(before, 'eval/success')} before" if before is not now else ""
     said = f"held-out success {_with_interval(now, 'eval/success')} at step {step_of(now)}{earlier}"
@@ -195,13 +195,13 @@ def outcome_line(evaluations: Sequence[Row], *, policy: str = "") -> Text:
 
 
 def next_steps(recipe: Recipe, folder: Path, progress: Progress, *, briefly: bool = False) -> Text:
-    """Commands that go on from here; briefly, only where the run lies and how to resume one that is not finished."""
-    # The imitation stage of a run lies inside the run's own folder, and it is the run that is resumed.
+    """Commands to continue with; in brief form only the run's folder and how to resume an unfinished run."""
+    # The imitation stage is inside the run's own folder, and it is the run that is resumed.
     owner = folder.parent if (folder.parent / "meta.json").is_file() else folder
     run, steps = shlex.quote(str(owner)), recipe.train.steps
     lines = {"run folder": run}
     if progress.step < steps:
-        lines["carry on"] = f"turnwise resume {run}"
+        lines["continue"] = f"turnwise resume {run}"
     elif not briefly and recipe.stage == "imitation":
         lines["try next"] = f"turnwise train env={recipe.env.id} model={shlex.quote(str(folder))}"
     elif not briefly:
@@ -214,7 +214,7 @@ def next_steps(recipe: Recipe, folder: Path, progress: Progress, *, briefly: boo
 
 
 def duration(seconds: float | None) -> str:
-    """`75.2` as 1:15, hours only when there are some."""
+    """`75.2` as 1:15, with hours only if there are some."""
     if seconds is None:
         return "–"
     minutes, rest = divmod(round(seconds), 60)

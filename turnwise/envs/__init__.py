@@ -1,4 +1,4 @@
-"""Environments: the contract, the registry and everything that comes built in."""
+"""Environments: the contract, the registry and the built-in environments."""
 
 from importlib import import_module
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from turnwise.envs.base import Env, Info, Reset, Step
 from turnwise.envs.registry import EnvSpec, find, make, register, specs
 
-# These need the execution machinery, which a listing of environments does not: they load on first use.
+# These need the execution machinery, which listing environments does not: they load on first use.
 _HOME_OF = {"check_env": "turnwise.envs.check", "make_vec": "turnwise.envs.vector"}
 __all__ = [
     "Env",

@@ -1,4 +1,4 @@
-"""A deadline for code that runs right here: the operating system's alarm interrupts it, even in a sleep or a read."""
+"""A deadline for inline code: the operating system's alarm interrupts it, even in a sleep or a read."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Ring(BaseException):
-    """Not an Exception, so that an environment's own `except Exception` does not take it for a failing tool."""
+    """Not an Exception, so that an environment's own `except Exception` does not mistake it for a failing tool."""
 
 
 def can_interrupt() -> bool:
-    """Whether an alarm works here: signals reach the main thread only."""
+    """Whether an alarm works here: signals reach only the main thread."""
     return hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
 def alarm(seconds: float) -> Iterator[None]:
-    """Raise an EpisodeError when the block takes longer than `seconds`; an alarm that was set before goes on after."""
+    """Raise an EpisodeError if the block takes longer than `seconds`; an earlier alarm resumes afterwards."""
 
     def ring(*_: object) -> None:
         raise _Ring
@@ -38,7 +38,7 @@ def alarm(seconds: float) -> Iterator[None]:
         try:
             yield
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)  # it may ring even before this line: hence the second below
+            signal.setitimer(signal.ITIMER_REAL, 0)  # it may fire even before this line: hence the second one below
     except _Ring:
         raise EpisodeError(f"no answer within {seconds:g} s", timed_out=True) from None
     finally:
@@ -50,9 +50,9 @@ def alarm(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def noticing_stops() -> Iterator[list[int]]:
-    """The signals that ask the program to stop, as they arrive in the block; their handlers run as ever.
+    """The signals that ask the program to stop, as they arrive in the block; their handlers run as usual.
 
-    With one of them, an interrupt or exit that the block raises is the user's; without, the block made it itself.
+    If there is one, an interrupt or exit raised in the block is the user's; otherwise the block raised it itself.
     """
     arrived: list[int] = []
     handlers = {int(number): handler for number in _STOPS if callable(handler := signal.getsignal(number))}

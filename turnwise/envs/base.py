@@ -1,7 +1,7 @@
 """The environment contract: text in, text out.
 
-It is the Gymnasium / GEM form, so existing text environments drop in. What it adds: every environment owns its random
-generator, knows its split, may name several seats, and may carry a scripted expert.
+It has the Gymnasium / GEM form, so existing text environments work unchanged. In addition, every environment owns its
+random generator, knows its split, may name several seats, and may have a scripted expert.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ ONE_SEAT = ("agent",)
 
 
 def won(info: Info, reward: float) -> bool:
-    """Whether an episode reached its goal: what its last info says (of any seat, if by seat), else its reward."""
+    """Whether an episode succeeded: what its last info says (for any seat, if by seat), otherwise its reward."""
     said = info.get("success", reward > 0)
     return any(said.values()) if isinstance(said, Mapping) else bool(said)
 
 
 def is_asynchronous(env: Env) -> bool:
-    """Whether the environment, or one that it wraps, has a `reset` or `step` to be awaited."""
+    """Whether the environment, or one that it wraps, has an async `reset` or `step`."""
     inner = getattr(env, "env", None)  # of a wrapper
     own = any(inspect.iscoroutinefunction(method) for method in (env.reset, env.step))
     return own or (isinstance(inner, Env) and is_asynchronous(inner))
@@ -36,20 +36,20 @@ def is_asynchronous(env: Env) -> bool:
 class Env:
     """Base class of all environments. A subclass overrides `reset` and `step`, either of which may be `async`.
 
-    An asynchronous environment has an event loop of its own: make what belongs to a loop, such as an HTTP client, in
-    `reset` and not once for all instances.
+    Each asynchronous environment has its own event loop: create what belongs to a loop, such as an HTTP client, in
+    `reset`, not once for all instances.
 
     `info` is free, but these keys mean something to the rest of the library:
 
     | key | where | meaning |
     |---|---|---|
-    | `success` | last step | did the episode reach its goal? (missing: reward > 0) |
+    | `success` | last step | did the episode succeed? (missing: reward > 0) |
     | `success` | last step, several seats | a mapping by seat name (missing: the seat's own reward > 0) |
     | `valid` | any step | could the action be parsed and was it allowed? (missing: yes) |
     | `state_key` | any | equal strings mark equal states, for anchor-state credit |
     | `reward_parts` | any step | the named parts that sum to the reward |
     | `parsed_action` | any step | what the environment understood |
-    | `seat` | any, several seats | who reads this observation and acts next (must be there until the end) |
+    | `seat` | any, several seats | who reads this observation and acts next (required until the end) |
     | `rewards` | any step, several seats | reward of each seat, by name; the step's `reward` is then the actor's |
 
     Example, a whole environment:
@@ -68,11 +68,11 @@ class Env:
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     """Bounds of one step's reward; the env doctor checks them."""
     execution: ClassVar[Literal["inline", "thread", "process"]] = "inline"
-    """Where `step` runs: inline when it takes microseconds, thread when it waits, process when it computes."""
+    """Where `step` runs: inline if it takes microseconds, thread if it waits, process if it computes."""
     seats: tuple[str, ...] = ONE_SEAT
     """Names of the agents that act in this environment. An episode yields one trajectory per seat."""
     shared: ClassVar[frozenset[str]] = frozenset()
-    """Attributes that never change after construction (an index, a word list): snapshots keep them by reference."""
+    """Attributes that never change after construction (an index, a word list): snapshots share them by reference."""
 
     def __init__(self, *, split: str = "train") -> None:
         if split not in SPLITS:
@@ -83,7 +83,7 @@ class Env:
     def reset(self, seed: int | None = None, task: Any = None) -> Reset | Awaitable[Reset]:
         """Start an episode. Equal (split, seed, task) give equal episodes; splits never share a random stream.
 
-        Without a seed the generator simply goes on. Subclasses call this first and then draw from `self.rng`.
+        Without a seed the generator continues. Subclasses call this first and then draw from `self.rng`.
         """
         if not hasattr(self, "rng"):
             raise ValueError(f"{type(self).__name__} has no random generator; call super().__init__() in its __init__")
@@ -94,17 +94,17 @@ class Env:
     def step(self, action: str) -> Step | Awaitable[Step]:
         """Apply the text of one turn: (observation, reward, terminated, truncated, info).
 
-        `terminated`: the episode ended by itself. `truncated`: it was cut and could have gone on, so a critic may
+        `terminated`: the episode ended by itself. `truncated`: it was cut and could have continued, so a critic may
         value what would have followed. An episode that is both counts as terminated.
         """
         raise NotImplementedError(f"{type(self).__name__} must define step(action)")
 
     def sample_random_action(self) -> str:
-        """A random well-formed action in the present state (for checks and baselines), drawn from `self.rng`."""
+        """A random well-formed action in the current state (for checks and baselines), drawn from `self.rng`."""
         raise NotImplementedError(f"{type(self).__name__} has no sample_random_action()")
 
     def oracle(self) -> str:
-        """The scripted expert's action in the present state; calling it changes nothing."""
+        """The scripted expert's action in the current state; calling it changes nothing."""
         raise NotImplementedError(f"{type(self).__name__} has no oracle()")
 
     def has_oracle(self) -> bool:
@@ -112,14 +112,14 @@ class Env:
         return type(self).oracle is not Env.oracle
 
     def list_tasks(self) -> Sequence[Any] | None:
-        """Every different task of this split as `reset(task=…)` takes it; None where seeds deal tasks without end.
+        """Every task of this split in the form that `reset(task=…)` takes; None if seeds generate endless tasks.
 
-        Evaluation plays each of a limited number once, instead of drawing some of them again and again.
+        Evaluation plays each of a limited number once, instead of drawing with repetition.
         """
         return None
 
     def get_state(self) -> Mapping[str, Any]:
-        """A snapshot from which `set_state` continues exactly, generator included."""
+        """A snapshot from which `set_state` continues exactly, including the generator."""
         memo = {id(vars(self)[name]): vars(self)[name] for name in self.shared if name in vars(self)}
         return copy.deepcopy(vars(self), memo)
 

@@ -1,4 +1,4 @@
-"""The env doctor: plays an environment in many ways and says what would spoil a training run.
+"""The env doctor: plays an environment in many ways and reports what would spoil a training run.
 
 `check_env("game/hanoi-easy")` returns a Report; the command is `turnwise check-env game/hanoi-easy`.
 """
@@ -33,19 +33,19 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All findings about one environment. Notes are worth knowing; only defects make it unfit."""
+    """All findings about one environment. Notes are informative; only defects make it unfit."""
 
     env: str
     findings: list[Finding]
 
     @property
     def defects(self) -> list[Finding]:
-        """The findings that must be repaired."""
+        """The findings that must be fixed."""
         return [finding for finding in self.findings if finding.verdict == "defect"]
 
     @property
     def ok(self) -> bool:
-        """Whether there is no defect."""
+        """Whether there are no defects."""
         return not self.defects
 
     @property
@@ -71,10 +71,10 @@ def check_env(
     seconds: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Report:
-    """Examine an environment on `seeds` seeds; no reset or step may take longer than `deadline` seconds.
+    """Check an environment on `seeds` seeds; no reset or step may take longer than `deadline` seconds.
 
-    With `seconds` the examination itself is limited: a slow environment is played less, and a note says so. `progress`
-    hears the name of each check before it starts.
+    `seconds` limits the check itself: a slow environment is played less, and a note says so. `progress`
+    receives the name of each check before it starts.
     """
     if seeds < 1:
         raise ValueError(f"seeds must be at least 1, got {seeds}")
@@ -93,7 +93,7 @@ async def _examine(
     seconds: float | None,
     progress: Callable[[str], None] | None,
 ) -> Report:
-    # Always in a thread, whatever the environment asks for: a hang must not take the doctor down, and changes to the
+    # Always in a thread, whatever the environment asks for: a hang must not stop the doctor, and changes to the
     # global generators of this process must be visible.
     workers = Workers(execution="thread")
     patient = Patient(source=source, workers=workers, seeds=seeds, turns=turns, deadline=deadline)
@@ -108,12 +108,12 @@ async def _examine(
         try:
             verdict, text = await check(patient)
         except OutOfTimeError:
-            verdict, text = "note", "not finished in the time that there was; nothing wrong so far"
+            verdict, text = "note", "not finished in time; nothing wrong so far"
         except EpisodeError as error:
             verdict, text = "defect", f"hangs: {error}" if error.timed_out else str(error)
         findings.append(Finding(check=name, verdict=verdict, text=text))
         if name == "returns" and verdict == "defect":
-            break  # nothing else can be learnt from an environment that cannot be played
+            break  # nothing else can be learned from an environment that cannot be played
     if patient.hurried:
         findings.append(Finding(check="time", verdict="note", text=_hurry(patient, seconds, findings)))
     return Report(env=source.name, findings=findings)
@@ -127,7 +127,7 @@ def _hurry(patient: Patient, seconds: float | None, findings: list[Finding]) -> 
 
 
 async def _build_once(patient: Patient) -> None:
-    """An environment that refuses its arguments, or lacks a package, is not ill: that is for the caller to mend."""
+    """An environment that rejects its arguments, or lacks a package, is not defective: the caller must fix that."""
     try:
         host = await patient.workers.open(patient.source, deadline=patient.deadline)
     except EpisodeError as error:

@@ -1,4 +1,4 @@
-"""What the env doctor found before: an environment that has not changed need not be examined at every start."""
+"""Remembers what the env doctor passed: an unchanged environment is not checked again at every start."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from turnwise.envs.wrappers.named import Choice, find_wrapper
 
 
 def was_sound(env_id: str, kwargs: Mapping[str, Any], wrappers: Sequence[Choice] = ()) -> bool:
-    """Whether this environment, with these arguments, wrappers and this code, was found fit before."""
+    """Whether this environment passed before with these arguments, wrappers and this code."""
     file = _file(env_id, kwargs, wrappers)
     return file is not None and file.is_file()
 
 
 def remember(report: Report, kwargs: Mapping[str, Any], wrappers: Sequence[Choice] = ()) -> None:
-    """Keep a report without defects; a cache that cannot be written is no reason to stop."""
+    """Remember a report without defects; a cache that cannot be written must not stop the run."""
     file = _file(report.env, kwargs, wrappers)
     if file is None or not report.ok:
         return
@@ -40,7 +40,7 @@ def remember(report: Report, kwargs: Mapping[str, Any], wrappers: Sequence[Choic
 
 
 def _file(env_id: str, kwargs: Mapping[str, Any], wrappers: Sequence[Choice]) -> Path | None:
-    """Named after all that decides the findings; None where the code cannot be read, as in a notebook."""
+    """A file name from everything that decides the findings; None if the code cannot be read, as in a notebook."""
     code = hashlib.sha256()
     around = (find_wrapper(choice["kind"]).__module__ for choice in wrappers)
     for module in sorted({*_modules(find(env_id)[0].entry_point), *around}):
@@ -53,7 +53,7 @@ def _file(env_id: str, kwargs: Mapping[str, Any], wrappers: Sequence[Choice]) ->
 
 
 def _modules(entry: str | Callable[..., Env]) -> Iterator[str]:
-    """The module that makes the environment, and those of the environments that it knows, with their bases."""
+    """The module that makes the environment, and those of the environments it refers to, with their base classes."""
     name = entry.partition(":")[0] if isinstance(entry, str) else entry.__module__
     yield name
     for value in vars(import_module(name)).values():

@@ -1,4 +1,4 @@
-"""How the env doctor plays: whole episodes written down, so that two of them can be compared."""
+"""How the env doctor plays: it records whole episodes, so that two of them can be compared."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host, Workers
 
 _MEANINGFUL = ("success", "valid", "state_key", "reward_parts", "parsed_action", "seat", "rewards")
-"""The info keys that must repeat; others may hold timings."""
+"""The info keys that must repeat; others may contain timings."""
 _PLAIN_ACTIONS = ("1", "yes", "look", r"\boxed{2}", "<answer>A</answer>")
-"""What to say where the environment cannot name a random action."""
+"""What to say if the environment has no random action."""
 
 _SHARE = 0.25
-"""Of the time that is left one check may use: many short looks tell more than one long one."""
+"""Share of the remaining time that one check may use: many short checks tell more than one long one."""
 _EPISODES = 4
-"""Episodes that a check plays on one seed, at most."""
+"""Most episodes that a check plays on one seed."""
 
 Choose = Callable[[Host], Awaitable[str]]
 Verdict = Literal["pass", "note", "defect"]
@@ -31,12 +31,12 @@ Outcome = tuple[Verdict, str]
 
 
 class OutOfTimeError(Exception):
-    """The time for a check is used up; so far nothing was wrong."""
+    """The time for a check is used up; nothing was wrong so far."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """One step: what was said and what came back."""
+    """One step: the action and the answer."""
 
     action: str
     observation: str
@@ -68,11 +68,11 @@ class Transcript:
 
     @property
     def success(self) -> bool:
-        """What the environment said at the end, else whether any reward was earned."""
+        """What the environment reported at the end, otherwise whether any reward was earned."""
         return bool(self.moments) and won(self.moments[-1].info, self.reward)
 
     def difference(self, other: Transcript) -> str | None:
-        """Where `other` departs from this one, in words; None when it does not."""
+        """Where `other` differs from this one; None if it does not."""
         if (self.first, self.info) != (other.first, other.info):
             return f"seed {self.seed}, reset: {_shorten(self.first)} became {_shorten(other.first)}"
         for turn, (mine, theirs) in enumerate(zip(self.moments, other.moments, strict=False), start=1):
@@ -85,28 +85,28 @@ class Transcript:
 
 @dataclass(kw_only=True)
 class Patient:
-    """The environment under examination, and everything that it has been seen to do."""
+    """The environment being checked, and everything it was seen to do."""
 
     source: EnvSource
     workers: Workers
     seeds: int
     turns: int
     deadline: float
-    """Of one answer."""
+    """Deadline of one answer."""
     ends: float = math.inf
-    """When the examination must be over."""
+    """When the whole check must end."""
     seen: list[Transcript] = field(default_factory=list[Transcript])
     can_sample: bool = True
     hurried: bool = False
-    """Whether less was played than was meant to be."""
+    """Whether less was played than intended."""
     calls: int = 0
     seconds: float = 0.0
-    """Resets and steps so far, and what they took."""
+    """Resets and steps so far, and their time."""
     _pause: float = math.inf
-    """When the present check must be over."""
+    """When the current check must end."""
 
     def grant_time(self) -> None:
-        """Give the next check its share of what is left, and no more seeds and turns than fit into it."""
+        """Give the next check its share of the remaining time, with only as many seeds and turns as fit."""
         if math.isinf(self.ends):
             return
         now = time.perf_counter()
@@ -138,7 +138,7 @@ class Patient:
             await host.close(deadline=self.deadline)
 
     async def ask(self, job: Callable[[Env], Any]) -> Any:
-        """What `job` says about a new instance."""
+        """The result of `job` on a new instance."""
         async with self.instance() as host:
             return await host.call(job, deadline=self.deadline)
 
@@ -157,7 +157,7 @@ class Patient:
         return choose
 
     async def reset(self, host: Host, seed: int) -> tuple[str, Info]:
-        """Start an episode; keeps the part of info that must repeat."""
+        """Start an episode; keeps only the part of info that must repeat."""
         self._require_time()
         started = time.perf_counter()
         observation, info = await host.reset(seed, None, deadline=self.deadline)
@@ -165,7 +165,7 @@ class Patient:
         return observation, _meaningful(info)
 
     async def step(self, host: Host, action: str) -> Moment:
-        """One step, written down."""
+        """One recorded step."""
         self._require_time()
         started = time.perf_counter()
         observation, reward, terminated, truncated, info = await host.step(action, deadline=self.deadline)
@@ -195,7 +195,7 @@ class Patient:
     async def go_on(
         self, host: Host, choose: Choose, turns: int | None = None, moments: list[Moment] | None = None
     ) -> list[Moment]:
-        """Play on from the present state, adding to `moments`."""
+        """Continue from the current state, appending to `moments`."""
         moments = [] if moments is None else moments
         while len(moments) < (turns or self.turns) and not (moments and moments[-1].over):
             moments.append(await self.step(host, await choose(host)))

@@ -1,4 +1,4 @@
-"""The doctor's checks of behaviour. Each plays the patient in one way and returns a verdict and a sentence."""
+"""The doctor's checks of behaviour. Each plays the environment in one way and returns a verdict and a sentence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HOSTILE = {
     "unclosed tag": "<search>what <answer>",
     "nested tags": "<answer><answer><search>x</answer></search></answer>",
     "a lone surrogate": "\ud800",
-    "a digit that is no number": "\u00b2",
+    "a digit that is not a number": "\u00b2",
     "a number of 5000 digits": "9" * 5000,
     "the same in a box": rf"\boxed{{{'9' * 5000}}}",
     "infinity": r"\boxed{1e999} inf nan",
@@ -42,7 +42,7 @@ _HOSTILE = {
 
 @contextmanager
 def keep_global_generators() -> Iterator[None]:
-    """Whatever happens to Python's and numpy's global generators inside is undone."""
+    """Restores Python's and numpy's global generators afterwards."""
     numpy = sys.modules.get("numpy")
     python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
     try:
@@ -65,7 +65,7 @@ def _disturb(seed: int) -> None:
 
 
 async def returns(patient: Patient) -> Outcome:
-    """Random and constant players meet nothing but well-formed answers, and closing twice is safe."""
+    """Random and constant players get only well-formed answers, and closing twice is safe."""
     patient.can_sample = await patient.ask(_can_sample)
     for seed in range(patient.seeds):
         await patient.play_new(patient.random_player(seed), seed)
@@ -94,7 +94,7 @@ def _constant_player(patient: Patient) -> Choose:
 
 
 async def determinism(patient: Patient) -> Outcome:
-    """Equal seeds give equal episodes: with a neighbour in between, and whatever the global generators do."""
+    """Equal seeds give equal episodes, with another instance in between, and whatever the global generators do."""
     for seed in range(patient.seeds):
         _disturb(1)
         alone = await patient.play_new(patient.random_player(seed), seed)
@@ -107,7 +107,7 @@ async def determinism(patient: Patient) -> Outcome:
 
 
 def _disturbed(patient: Patient, seed: int, neighbour: Host) -> Choose:
-    """The random player of `seed`; before each turn the neighbour moves and the global generators are reseeded."""
+    """The random player of `seed`; before each turn another instance moves and the global generators are reseeded."""
     own, others = patient.random_player(seed), patient.random_player("neighbour")
     ended = False
 
@@ -122,7 +122,7 @@ def _disturbed(patient: Patient, seed: int, neighbour: Host) -> Choose:
 
 
 async def global_generators(patient: Patient) -> Outcome:
-    """Playing leaves Python's and numpy's global generators as they were."""
+    """Playing leaves Python's and numpy's global generators unchanged."""
     before = _global_state()
     await patient.play_new(patient.random_player(0), 0)
     if _global_state() != before:
@@ -131,7 +131,7 @@ async def global_generators(patient: Patient) -> Outcome:
 
 
 async def reset_leaks(patient: Patient) -> Outcome:
-    """The second episode of an instance is no different from its first."""
+    """The second episode of an instance equals its first."""
     for seed in range(patient.seeds):
         async with patient.instance() as host:
             first = await patient.play(host, patient.random_player(seed), seed)
@@ -139,11 +139,11 @@ async def reset_leaks(patient: Patient) -> Outcome:
             again = await patient.play(host, patient.random_player(seed), seed)
         if (difference := first.difference(again)) is not None:
             return "defect", f"the state of an episode leaks into the next: {difference}"
-    return "pass", "an instance that has been played starts afresh"
+    return "pass", "an instance that has been played starts fresh"
 
 
 async def snapshots(patient: Patient) -> Outcome:
-    """`set_state(get_state())` goes on exactly as before, in the same instance and in another."""
+    """`set_state(get_state())` continues exactly as before, in the same instance and in another."""
     try:
         differing = [seed for seed in range(patient.seeds) if await _continues_differently(patient, seed)]
     except EpisodeError as error:
@@ -151,8 +151,8 @@ async def snapshots(patient: Patient) -> Outcome:
             return "note", "no snapshots"
         raise
     if differing:
-        return "defect", f"after set_state(get_state()) the episode goes on differently: seeds {differing[:10]}"
-    return "pass", "episodes continue exactly, also in another instance"
+        return "defect", f"after set_state(get_state()) the episode continues differently: seeds {differing[:10]}"
+    return "pass", "episodes continue exactly, in another instance too"
 
 
 async def _continues_differently(patient: Patient, seed: int) -> bool:
@@ -170,7 +170,7 @@ async def _continues_differently(patient: Patient, seed: int) -> bool:
 
 
 async def oracle(patient: Patient) -> Outcome:
-    """The scripted expert succeeds on every seed, and asking it changes nothing."""
+    """The scripted expert succeeds on every seed, and calling it changes nothing."""
     if not await patient.ask(methodcaller("has_oracle")):
         return "note", "no oracle"
     played = [await patient.play_new(_expert(patient), seed, turns=_ORACLE_TURNS) for seed in range(patient.seeds)]
@@ -185,23 +185,23 @@ def _expert(patient: Patient) -> Choose:
     async def choose(host: Host) -> str:
         action, again = [await host.oracle(deadline=patient.deadline) for _ in range(2)]
         if action != again:
-            raise EpisodeError(f"oracle() must change nothing, but asked twice it says {action!r}, then {again!r}")
+            raise EpisodeError(f"oracle() must change nothing, but two calls gave {action!r}, then {again!r}")
         return action
 
     return choose
 
 
 async def zero_actions(patient: Patient) -> Outcome:
-    """An action that is 0 is understood as well as one that is 1: `if not number` is a popular mistake."""
+    """The action 0 is understood as well as 1: `if not number` is a common mistake."""
     found = [await _zero_is_lost(patient, seed) for seed in range(patient.seeds)] if patient.can_sample else []
     judged = [lost for lost in found if lost is not None]
     if judged and all(judged):
-        return "defect", "an action that is 0 is answered like gibberish, others are not; test `is None`, not truth"
+        return "defect", "the action 0 is answered like gibberish, others are not; test `is None`, not truth"
     return "pass", "0 is understood" if judged else "no action is 0"
 
 
 async def _zero_is_lost(patient: Patient, seed: int) -> bool | None:
-    """Whether every zero action fails and others do not; None when the first state offers no zero action."""
+    """Whether every zero action fails and others do not; None if the first state offers no zero action."""
     async with patient.instance() as host:
         await patient.reset(host, seed)
         actions = sorted(await _sample(patient.random_player(f"zero {seed}"), host))
@@ -215,7 +215,7 @@ async def _zero_is_lost(patient: Patient, seed: int) -> bool | None:
 
 
 async def _sample(choose: Choose, host: Host) -> set[str]:
-    """Many different actions: enough to meet a zero if there is one, as far as time allows."""
+    """Many different actions: enough to include a zero if there is one, as far as time allows."""
     actions, end = set[str](), time.perf_counter() + _SAMPLE_SECONDS
     for _ in range(_SAMPLES):
         actions.add(await choose(host))
@@ -230,7 +230,7 @@ async def _answer(patient: Patient, host: Host, seed: int, action: str) -> Momen
 
 
 def _lost(answer: Moment, gibberish: Moment) -> bool:
-    """Whether the action was not understood: the environment says so, or answers as it answers gibberish."""
+    """Whether the action was not understood: the environment says so, or answers as it does gibberish."""
     return not answer.info.get("valid", True) or _shape(answer) == _shape(gibberish)
 
 

@@ -1,4 +1,4 @@
-"""The doctor's check of games with several seats, on what the other checks have played already."""
+"""The doctor's check of games with several seats, on what the other checks already played."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from turnwise.words import counted
 
 
 async def seats(patient: Patient) -> Outcome:
-    """Who acts and who earns are known seats, each gets a turn, and the step's reward is the actor's."""
+    """Actors and reward keys are known seats, each gets a turn, and the step's reward is the actor's."""
     async with patient.instance() as host:
         names = await host.seats(deadline=patient.deadline)
     acted = set[str]()
@@ -19,14 +19,14 @@ async def seats(patient: Patient) -> Outcome:
                 return "defect", f"seed {transcript.seed}, turn {turn}: {fault}"
             acted.add(actor)
     if missing := [name for name in names if name not in acted]:
-        # Plain words, and little time, may end a game before everybody has had a turn.
+        # Plain words or a time limit may end a game before everybody had a turn.
         verdict = "defect" if patient.can_sample and not patient.hurried else "note"
         return verdict, f"{', '.join(missing)} never got a turn in {counted(len(patient.seen), 'episode')}"
     return "pass", "one seat" if len(names) == 1 else f"each of {', '.join(names)} gets turns"
 
 
 def _turns(transcript: Transcript, names: tuple[str, ...]) -> Iterator[tuple[str, Moment]]:
-    """Each step with the seat that acted: the one whom the answer before it named."""
+    """Each step with the seat that acted: the one named by the answer before it."""
     info, alone = transcript.info, names[0] if len(names) == 1 else ""
     for moment in transcript.moments:
         yield info.get("seat", alone), moment
@@ -36,11 +36,11 @@ def _turns(transcript: Transcript, names: tuple[str, ...]) -> Iterator[tuple[str
 def _fault(actor: str, moment: Moment, names: tuple[str, ...]) -> str | None:
     known, rewards = ", ".join(names), moment.info.get("rewards", {})
     if not actor:
-        return f"nobody is named to act; set info['seat'] to one of {known}, at reset too"
+        return f"no seat is named to act; set info['seat'] to one of {known}, at reset too"
     if actor not in names:
-        return f"info['seat'] is {actor!r}, which is none of the seats {known}"
+        return f"info['seat'] is {actor!r}, which is not one of the seats {known}"
     if strangers := [name for name in rewards if name not in names]:
-        return f"info['rewards'] names {strangers[0]!r}, which is none of the seats {known}"
+        return f"info['rewards'] names {strangers[0]!r}, which is not one of the seats {known}"
     if abs(rewards.get(actor, moment.reward) - moment.reward) > 1e-9:
         return f"the reward is {moment.reward:g}, but info['rewards'] gives {actor!r}, who acted, {rewards[actor]:g}"
     return None

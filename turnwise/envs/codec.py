@@ -1,6 +1,6 @@
-"""Plain data as bytes: what a worker process may say. Reading it builds numbers, texts and containers, nothing else.
+"""Plain data as bytes: what a worker process may send. Decoding builds only numbers, texts and containers.
 
-It is JSON in which tuples and mappings are marked, so that both come back as what they were:
+It is JSON with tuples and mappings marked, so that both come back as they were:
 `("go", {"turns": [1, 2]})` is written as `{"tuple": ["go", {"dict": [["turns", [1, 2]]]}]}`.
 """
 
@@ -13,19 +13,19 @@ from typing import Any
 from turnwise.untrusted import shown
 
 MAX_BYTES = 2**24
-"""Of one message. A text that long is more than any model reads."""
+"""Maximum size of one message. A longer text is more than any model reads."""
 _DEEPEST = 64
-"""Levels of nesting that are sent."""
+"""Maximum nesting that is sent."""
 _INFO_VALUES = 3
-"""The level of an answer at which the values of its `info` lie."""
+"""The nesting level of the values of `info` in an answer."""
 _INTEGER_BITS = 4096
-"""Of the longest integer that is sent as a number; Python refuses to read or write digits without end."""
+"""Bits of the longest integer sent as a number; Python limits how many digits it converts."""
 
 
 def encode(value: Any) -> bytes:
-    """The value in bytes. Arrays become lists, their scalars numbers; what is no data becomes its repr.
+    """The value in bytes. Arrays become lists, their scalars numbers; objects that are not data become their repr.
 
-    Raises ValueError for what is longer than `MAX_BYTES`.
+    Raises ValueError if the result is longer than `MAX_BYTES`.
     """
     message = json.dumps(_marked(value), ensure_ascii=False).encode(errors="surrogatepass")
     if len(message) > MAX_BYTES:
@@ -34,7 +34,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(message: bytes) -> Any:
-    """What `encode` was given, in plain types; raises ValueError for anything else."""
+    """What `encode` was given, in plain types; ValueError for anything else."""
     try:
         return json.loads(message, object_hook=_unmarked)
     except (TypeError, RecursionError) as error:  # a key that is a list; brackets without end
@@ -42,10 +42,10 @@ def decode(message: bytes) -> Any:
 
 
 def _marked(value: Any, depth: int = 0) -> Any:
-    """The value in JSON's own types; a value of `info` that cannot be written is replaced as a whole."""
+    """The value in JSON's own types; a value of `info` that cannot be encoded is replaced as a whole."""
     try:
         return _plain(value, depth)
-    except Exception:  # the edge: objects of the environment may raise when looked at
+    except Exception:  # the edge: the environment's objects may raise when inspected
         if depth > _INFO_VALUES:
             raise
         return shown(value)

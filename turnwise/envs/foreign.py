@@ -1,4 +1,4 @@
-"""Environments of a user's own that are written for another library: recognised, and put into an adapter."""
+"""The user's own environments written for another library: recognised, and wrapped in an adapter."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _ADAPTERS = {
     "textworld.core:Wrapper": "turnwise.envs.adapters.own_textworld:OwnTextWorld",
     "textworld.gym.envs.textworld:TextworldGymEnv": "turnwise.envs.adapters.own_textworld:OwnTextWorld",
 }
-"""The base classes of other libraries, and what makes their objects ours."""
+"""The base classes of other libraries, and the adapters for them."""
 
 
 def foreign_classes() -> dict[type, str]:
-    """The base classes of libraries that are loaded, with their adapters: nothing is imported to find out."""
+    """The base classes of the libraries already loaded, with their adapters; imports nothing."""
     loaded = {_loaded(place): adapter for place, adapter in _ADAPTERS.items()}
     return {kind: adapter for kind, adapter in loaded.items() if kind is not None}
 
 
 def adapted(env: Any) -> Any:
-    """The environment itself, or in an adapter if it was written for another library."""
+    """The environment itself, or its adapter if it was written for another library."""
     if isinstance(env, Env):
         return env
     for kind, adapter in foreign_classes().items():

@@ -1,4 +1,4 @@
-"""A thread for one environment: it runs calls in order, and becomes an event loop once one of them is a coroutine."""
+"""A thread for one environment: it runs calls in order, and becomes an event loop once one returns a coroutine."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from typing import Any
 from turnwise.envs.faults import fault_of
 
 LAST_SECONDS = 1.0
-"""What a cancelled coroutine gets to come to its end."""
+"""Seconds for a cancelled coroutine to finish."""
 _OPEN_FILES = 65_536
 
 
 class Lane:
-    """One daemon thread that runs calls in order. It is never joined: a call that hangs cannot hold up the program.
+    """One daemon thread that runs calls in order. It is never joined: a hanging call cannot block the program.
 
-    From the first call that answers with a coroutine on, the thread is an event loop. It belongs to this lane alone, so
-    that a coroutine which blocks it holds up nobody else.
+    Once a call returns a coroutine, the thread becomes an event loop. Only this lane uses it, so a coroutine that
+    blocks it blocks nobody else.
     """
 
     def __init__(self) -> None:
@@ -34,17 +34,17 @@ class Lane:
 
     @property
     def is_loop(self) -> bool:
-        """Whether the thread is an event loop by now."""
+        """Whether the thread is an event loop yet."""
         return self._loop is not None
 
     def submit(self, call: Callable[[], Any]) -> Future[Any]:
-        """Run `call` after those submitted before it; what it raises arrives as an EpisodeError."""
+        """Run `call` after those submitted before it; its exceptions arrive as an EpisodeError."""
         future: Future[Any] = Future()
         self._put((future, call))
         return future
 
     def stop(self) -> None:
-        """Let the thread end once its calls are done."""
+        """Let the thread end when its calls are done."""
         self._put(None)
 
     def _put(self, item: tuple[Future[Any], Callable[[], Any]] | None) -> None:
@@ -63,13 +63,13 @@ class Lane:
         try:
             with asyncio.Runner() as runner:
                 runner.run(self._serve(future, answer))
-        except OSError as error:  # no file descriptor is left for a loop
+        except OSError as error:  # no file descriptors left for a loop
             _settle(future, error=error)
 
     async def _serve(self, future: Future[Any], answer: Awaitable[Any]) -> None:
         self._loop = asyncio.get_running_loop()
         tasks = {self._start(future, answer)}
-        self._called.set()  # for what was submitted before anybody could know of the loop
+        self._called.set()  # for calls submitted before the loop was known
         while await self._called.wait():
             self._called.clear()
             while not self._calls.empty():
@@ -83,19 +83,19 @@ class Lane:
                     tasks.add(self._start(future, answer))
 
     def _start(self, future: Future[Any], answer: Awaitable[Any]) -> asyncio.Task[None]:
-        """Wait for the answer beside other calls; giving up the future gives up the coroutine."""
+        """Wait for the answer alongside other calls; cancelling the future cancels the coroutine."""
         task = asyncio.create_task(_wait_for(future, answer))
         future.add_done_callback(lambda done: _tell(self._loop, task.cancel) if done.cancelled() else None)
         return task
 
 
 def _attempt(future: Future[Any], call: Callable[[], Any]) -> Any:
-    """Run the call and settle the future, unless its answer is to be awaited: then that is returned."""
+    """Run the call and settle the future, or return its answer if it must be awaited."""
     if future.cancelled():
         return None
     try:
         answer = call()
-    except BaseException as error:  # the edge: whatever the environment raises becomes a value
+    except BaseException as error:  # the edge: anything the environment raises becomes a value
         return _settle(future, error=error)
     return answer if isawaitable(answer) else _settle(future, answer)
 
@@ -103,12 +103,12 @@ def _attempt(future: Future[Any], call: Callable[[], Any]) -> Any:
 async def _wait_for(future: Future[Any], answer: Awaitable[Any]) -> None:
     try:
         _settle(future, await answer)
-    except BaseException as error:  # the edge: whatever the environment raises becomes a value
+    except BaseException as error:  # the edge: anything the environment raises becomes a value
         _settle(future, error=error)
 
 
 def _settle(future: Future[Any], answer: Any = None, *, error: BaseException | None = None) -> None:
-    with suppress(InvalidStateError):  # whoever asked has gone
+    with suppress(InvalidStateError):  # the caller has given up
         if error is None:
             future.set_result(answer)
         else:
@@ -122,9 +122,9 @@ def _tell(loop: asyncio.AbstractEventLoop | None, call: Callable[[], Any]) -> No
 
 
 def _allow_many_files() -> None:
-    """Raise the limit as far as the system allows: a loop takes three file descriptors, and often 1,024 are all."""
+    """Raise the limit as far as the system allows: a loop takes three file descriptors, and 1,024 is a common limit."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _OPEN_FILES)
     if allowed != resource.RLIM_INFINITY and allowed < wanted:
-        with suppress(OSError, ValueError):  # some systems promise more than they give
+        with suppress(OSError, ValueError):  # some systems report more than they allow
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))

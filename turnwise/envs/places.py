@@ -1,4 +1,4 @@
-"""Whether `module:Class` names something, by reading the module's source: nothing of it is run."""
+"""Whether `module:Class` exists, by reading the module's source without running it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from turnwise.outside import extend_path
 
 
 def require_place(place: str) -> None:
-    """ValueError when the module or the name in `module:Class` does not exist, as far as its source tells."""
+    """ValueError if the module or the name in `module:Class` does not exist, as far as its source shows."""
     module, _, name = place.partition(":")
     extend_path()
     spec = _find_module(module)
     if spec is None:
-        fix = f"write {module.removesuffix('.py')}:{name}" if module.endswith(".py") else "run this where it lies"
+        fix = f"write {module.removesuffix('.py')}:{name}" if module.endswith(".py") else "run this in its folder"
         raise ValueError(f"there is no module {module}, which {place} names; {fix}")
     if spec.origin is None or not spec.origin.endswith(".py"):
         return  # no source to read: importing it will tell
@@ -30,7 +30,7 @@ def require_place(place: str) -> None:
 
 
 def _find_module(module: str) -> ModuleSpec | None:
-    """Where a module lies; unlike `importlib.util.find_spec` this does not import the packages above it."""
+    """Find a module; unlike `importlib.util.find_spec` this does not import its parent packages."""
     places: Sequence[str] | None = None
     spec, path = None, ""
     for part in module.split("."):
@@ -51,7 +51,7 @@ def _parse(file: Path) -> ast.Module:
 
 
 def _top_level_names(tree: ast.AST) -> Iterator[str]:
-    """What a module defines or imports, inside of `if` and `try` too; `*` where it takes all of another's names."""
+    """The names that a module defines or imports, also inside `if` and `try`; `*` if it imports all of another's."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name

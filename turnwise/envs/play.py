@@ -1,4 +1,4 @@
-"""A person plays an environment in the terminal."""
+"""Play an environment in the terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def play_in_terminal(
 ) -> None:
     """Play one episode, one line per turn, until it ends or the player leaves (end of input, Ctrl-C).
 
-    What the environment says is shown with everything escaped that could steer a terminal.
+    The environment's text is escaped so that it cannot control the terminal.
     """
     source = EnvSource(env=env, kwargs=kwargs, wrappers=wrappers)
     check_wrappers(wrappers)
@@ -50,7 +50,7 @@ def play_in_terminal(
 
 
 def _play(runner: LoopRunner, host: Host, seed: int, read: Callable[[str], str], write: Callable[[str], None]) -> None:
-    # Lines are read outside the event loop: inside it, Ctrl-C would not interrupt the waiting.
+    # Lines are read outside the event loop: inside it, Ctrl-C would not interrupt the wait.
     first, *others = runner.run(host.seats(deadline=_PATIENCE_SECONDS))
     observation, info = runner.run(host.reset(seed, None, deadline=_PATIENCE_SECONDS))
     wants_box, totals, terminated, truncated = _BOX in observation, dict.fromkeys([first, *others], 0.0), False, False
@@ -68,7 +68,7 @@ def _play(runner: LoopRunner, host: Host, seed: int, read: Callable[[str], str],
 
 
 def _boxed(line: str, write: Callable[[str], None]) -> str:
-    """People forget the box, and many games end at an action without one."""
+    """Add a missing box: people forget it, and many games end at an action without one."""
     if _BOX in line:
         return line
     boxed = rf"{_BOX}{{{line.strip()}}}"

@@ -1,10 +1,10 @@
-"""An environment in a process of its own: for those that compute, and for those that may have to be killed.
+"""An environment in a separate process: for those that compute, and for those that may have to be killed.
 
 A worker is a bare interpreter that imports the environment and nothing else of ours (never torch), and serves one
 episode at a time. It is started directly, not through `multiprocessing`, which would import the user's script again.
 
 Requests are pickled: we make them, and the worker runs whatever environment we name anyway. Answers are plain data
-(`codec`): the worker ran code of others, so nothing that it sends is unpickled.
+(`codec`): the worker ran a user's code, so nothing that it sends is unpickled.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class EnvSource:
 
     @property
     def spec(self) -> EnvSpec | None:
-        """The registration behind an id; raises ValueError for unknown ids."""
+        """The registration for an id; ValueError for unknown ids."""
         return find(self.env)[0] if isinstance(self.env, str) else None
 
     def check(self) -> None:
-        """Raise ValueError for an unknown id or wrapper and for arguments that do not fit; builds nothing."""
+        """ValueError for an unknown id or wrapper or wrong arguments; builds nothing."""
         check_wrappers(self.wrappers)
         if isinstance(self.env, str):
             check(self.env, self.kwargs)
@@ -69,13 +69,13 @@ class EnvSource:
 
 
 class WorkerProcess:
-    """One worker as seen from here. Calls block; the owner runs them in a thread and kills the worker when it hangs."""
+    """One worker as seen from here. Calls block; the owner runs them in a thread and kills the worker if it hangs."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         program = _PROGRAM.format(path=[os.path.abspath(entry) for entry in sys.path], descriptor=theirs.fileno())
         with theirs:
-            # Its own session: Ctrl-C in the terminal is ours to handle, and killing it takes its children along.
+            # Its own session: Ctrl-C in the terminal is ours to handle, and killing it kills its children too.
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program],
                 pass_fds=[theirs.fileno()],
@@ -91,16 +91,16 @@ class WorkerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the worker still runs."""
+        """Whether the worker is still running."""
         return self._process.poll() is None
 
     def build(self, source: EnvSource) -> None:
-        """Replace the worker's environment by a new one."""
-        # The registration travels along: the user's script may have made it, and the worker never ran that script.
+        """Replace the worker's environment with a new one."""
+        # Send the registration too: the user's script may have made it, and the worker never ran that script.
         self._request("build", source.spec, source)
 
     def run(self, function: Callable[[Env], Any]) -> Any:
-        """`function(env)` in the worker; raises EpisodeError when it raised there or the worker died."""
+        """`function(env)` in the worker; EpisodeError if it raised there or the worker died."""
         return self._request("run", function)
 
     def _request(self, *request: Any) -> Any:
@@ -119,7 +119,7 @@ class WorkerProcess:
         status = self._exit_status()
         if status is not None:
             return f"the environment's process died (exit status {status})"
-        self.kill()  # what it sends from now on would answer nobody's question
+        self.kill()  # what it sends from now on answers no request
         return f"the environment's process broke the connection or sent more than {codec.MAX_BYTES:,} bytes: {error}"
 
     def _exit_status(self) -> int | None:
@@ -129,19 +129,19 @@ class WorkerProcess:
             return None
 
     def ask_to_stop(self) -> None:
-        """Say that nothing more is wanted, without waiting."""
+        """Tell the worker to stop, without waiting."""
         with suppress(OSError):
             self._connection.send_bytes(_STOP)
 
     def stop(self) -> None:
-        """End the worker, politely and then for good, and wait for it."""
+        """Stop the worker, kill it if needed, and wait for it."""
         self.ask_to_stop()
         self._exit_status()
         self.kill()
         self._exit_status()
 
     def kill(self) -> None:
-        """End the worker and whatever it started, without waiting. Its waiting caller gets an EpisodeError."""
+        """Kill the worker and its children, without waiting. A waiting caller gets an EpisodeError."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -158,7 +158,7 @@ def _dump(request: tuple[Any, ...]) -> bytes:
 
 
 def serve(descriptor: int) -> None:
-    """The worker's life: answer requests until told to stop or until the other side is gone."""
+    """The worker's main loop: answer requests until told to stop or until the other side is gone."""
     connection, env = Connection(descriptor), Env()
     with asyncio.Runner() as runner:
         while (request := _receive(connection)) != _STOP:
@@ -169,7 +169,7 @@ def serve(descriptor: int) -> None:
                 else:
                     answer = _finish(runner, content[0](env))
                 reply = codec.encode((answer, "", ""))
-            except BaseException as error:  # the edge: whatever the environment raises becomes a value
+            except BaseException as error:  # the edge: anything the environment raises becomes a value
                 fault = fault_of(error)
                 reply = codec.encode((None, str(fault), fault.trace))
             connection.send_bytes(reply)
@@ -180,7 +180,7 @@ def _read_reply(reply: bytes) -> tuple[Any, str, str]:
     try:
         answer, error, trace = codec.decode(reply)
     except (ValueError, TypeError) as damage:
-        raise EpisodeError(f"the environment's process sent what is not an answer: {damage}") from damage
+        raise EpisodeError(f"the environment's process sent something that is not an answer: {damage}") from damage
     return answer, str(error), str(trace)
 
 

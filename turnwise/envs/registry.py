@@ -18,7 +18,7 @@ from turnwise.envs.foreign import adapted
 from turnwise.outside import NotImportedError, is_outside, load
 
 ENTRY_POINT_GROUP = "turnwise.envs"
-"""Installed packages list `name = "module"` here; importing the module registers its environments."""
+"""Installed packages declare `name = "module"` here; importing the module registers its environments."""
 
 _BUILT_IN = ("turnwise.envs.games", "turnwise.envs.search", "turnwise.envs.tasks", "turnwise.envs.adapters")
 _FIELD = re.compile(r"\{(\w+)(:int)?\}")
@@ -30,8 +30,8 @@ _INTEGER, _WORD = r"\d+", r"[\w.:+-]+"
 class EnvSpec:
     """One registered environment, or a family of them when the id has fields.
 
-    `EnvSpec(id="rg/{name}", entry_point="pkg.module:Class")` answers `make("rg/spell_backward")` with
-    `Class(name="spell_backward")`; `{rooms:int}` is passed on as an integer.
+    `EnvSpec(id="rg/{name}", entry_point="pkg.module:Class")` resolves `make("rg/spell_backward")` to
+    `Class(name="spell_backward")`; `{rooms:int}` is passed as an integer.
     """
 
     id: str
@@ -39,11 +39,11 @@ class EnvSpec:
     summary: str
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     extra: str | None = None
-    """The optional dependency set that must be installed: `pip install 'turnwise[extra]'`."""
+    """The optional dependencies that must be installed: `pip install 'turnwise[extra]'`."""
     example: str | None = None
     """A concrete id of a family, for listings and tests."""
     names: str | None = None
-    """Where a family keeps the names that its field takes: `module:collection`; None where they cannot be listed."""
+    """Where a family lists the names that its field takes: `module:collection`; None if they cannot be listed."""
 
     @property
     def prefix(self) -> str:
@@ -51,7 +51,7 @@ class EnvSpec:
         return self.id.partition("{")[0]
 
     def match(self, env_id: str) -> dict[str, Any] | None:
-        """The field values when `env_id` is this environment, else None."""
+        """The field values if `env_id` is this environment, otherwise None."""
         *head, tail = _FIELD.split(self.id)
         pattern, integers = "", set[str]()
         for literal, name, integer in zip(*[iter(head)] * 3, strict=True):
@@ -75,7 +75,7 @@ def register(
     extra: str | None = None,
     example: str | None = None,
 ) -> None:
-    """Make an environment known: `register("my/coin", Coin)` or `register("my/coin", "my_package.coin:Coin")`.
+    """Register an environment: `register("my/coin", Coin)` or `register("my/coin", "my_package.coin:Coin")`.
 
     Registering a different environment under a taken id is an error.
     """
@@ -90,7 +90,7 @@ def register(
 
 
 def add(spec: EnvSpec) -> None:
-    """Make a whole registration known; a different one under a taken id is an error."""
+    """Add a complete registration; a different one under a taken id is an error."""
     known = _SPECS.get(spec.id)
     if known is not None and known != spec:
         raise ValueError(f"environment id {spec.id!r} is already registered for {known.entry_point}; choose another id")
@@ -104,7 +104,7 @@ def specs() -> list[EnvSpec]:
 
 
 def family_ids(spec: EnvSpec) -> list[str]:
-    """Every id of a family, sorted; none where it keeps no list of names. Imports the family's package."""
+    """Every id of a family, sorted; empty if it has no list of names. Imports the family's package."""
     if spec.names is None:
         return []
     module, _, collection = spec.names.partition(":")
@@ -113,13 +113,13 @@ def family_ids(spec: EnvSpec) -> list[str]:
     except ModuleNotFoundError as error:
         raise _missing_extra(spec, spec.id, error) from error
     ids = (spec.prefix + str(name) for name in names)
-    return sorted(each for each in ids if spec.match(each))  # some names hold characters that no id may have
+    return sorted(each for each in ids if spec.match(each))  # some names contain characters that no id may have
 
 
 def find(env_id: str) -> tuple[EnvSpec, dict[str, Any]]:
-    """The spec behind an id and the arguments its fields give; raises ValueError with the closest ids.
+    """The spec for an id and the arguments from its fields; ValueError with the closest ids.
 
-    `module:Class` needs no registration: it names an environment of the user's own.
+    `module:Class` needs no registration: it names the user's own environment.
     """
     _load_all()
     exact = _SPECS.get(env_id)
@@ -130,7 +130,7 @@ def find(env_id: str) -> tuple[EnvSpec, dict[str, Any]]:
             return spec, fields
     if _PLACE.fullmatch(env_id):
         return _unregistered(env_id), {}
-    raise ValueError(f"{_unknown(env_id)} An environment of your own is named module:Class")
+    raise ValueError(f"{_unknown(env_id)} Name your own environment module:Class")
 
 
 def make(env_id: str, **kwargs: Any) -> Env:
@@ -150,7 +150,7 @@ def make(env_id: str, **kwargs: Any) -> Env:
 
 
 def _missing_extra(spec: EnvSpec, env_id: str, error: ModuleNotFoundError) -> Exception:
-    """What to raise for a package that is missing: how to install it, where one of our extras has it."""
+    """The error for a missing package: how to install it, if one of our extras has it."""
     if spec.extra is None or (error.name or "").startswith("turnwise"):
         return error
     return ValueError(
@@ -159,7 +159,7 @@ def _missing_extra(spec: EnvSpec, env_id: str, error: ModuleNotFoundError) -> Ex
 
 
 def check_arguments(name: str, factory: Callable[..., Env], arguments: Mapping[str, Any]) -> None:
-    """Raise ValueError with the accepted names when `factory(**arguments)` cannot be called."""
+    """ValueError with the accepted names if `factory(**arguments)` cannot be called."""
     try:
         signature = inspect.signature(factory)
     except ValueError:  # some functions written in C have none
@@ -172,24 +172,24 @@ def check_arguments(name: str, factory: Callable[..., Env], arguments: Mapping[s
 
 
 def check(env_id: str, kwargs: Mapping[str, Any]) -> None:
-    """Raise ValueError when `make(env_id, **kwargs)` names an unknown id or wrong arguments; builds nothing."""
+    """ValueError if `make(env_id, **kwargs)` has an unknown id or wrong arguments; builds nothing."""
     spec, fields = find(env_id)
     with suppress(ImportError):  # building it says which extra to install
         check_arguments(env_id, _entry(spec), {**spec.kwargs, **fields, **kwargs})
 
 
 def accepts(env_id: str, argument: str) -> bool:
-    """Whether `make(env_id, **{argument: …})` is understood; raises ValueError for an unknown id."""
+    """Whether `make(env_id, **{argument: …})` works; ValueError for an unknown id."""
     spec, _ = find(env_id)
     try:
         parameters = inspect.signature(_entry(spec)).parameters
-    except (ImportError, ValueError):  # a package is missing, or a function written in C says nothing
+    except (ImportError, ValueError):  # a package is missing, or a function in C has no signature
         return True
     return argument in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
 def is_ours(env_id: str) -> bool:
-    """Whether the environment comes with turnwise; raises ValueError for an unknown id."""
+    """Whether the environment is part of turnwise; ValueError for an unknown id."""
     entry_point = find(env_id)[0].entry_point
     return isinstance(entry_point, str) and not is_outside(entry_point)
 
@@ -200,21 +200,21 @@ def _entry(spec: EnvSpec) -> Callable[..., Env]:
     entry = load(spec.entry_point)
     if not _makes_environments(entry):
         raise ValueError(
-            f"{spec.entry_point} is not an environment; name a class with reset and step, or a function whose "
-            "annotation says that it returns one (-> Env)"
+            f"{spec.entry_point} is not an environment; name a class with reset and step, or a function "
+            "annotated to return one (-> Env)"
         )
     return entry
 
 
 def _makes_environments(entry: Any) -> bool:
-    """Decided without a call, because a recipe may name anything, `os:system` included."""
+    """Checked without a call, because a recipe may name anything, even `os:system`."""
     made = entry
     if inspect.isfunction(entry):
         try:
             made = inspect.get_annotations(entry, eval_str=True).get("return")
         except (AttributeError, NameError, SyntaxError, TypeError):  # an annotation that only a type checker can read
             return False
-    made = get_origin(made) or made  # gymnasium.Env[Any, Any] is no class itself
+    made = get_origin(made) or made  # gymnasium.Env[Any, Any] is not a class itself
     return inspect.isclass(made) and all(callable(getattr(made, name, None)) for name in ("reset", "step"))
 
 
@@ -223,13 +223,13 @@ def _unregistered(place: str) -> EnvSpec:
     try:
         _entry(spec)
     except NotImportedError:
-        pass  # it is found when it is built
+        pass  # reported when it is built
     except (ModuleNotFoundError, AttributeError) as error:
         module, _, name = place.partition(":")
         fix = (
             f"name the module, not its file: {module.removesuffix('.py')}:{name}"
             if module.endswith(".py")
-            else ("run this in the folder that holds the module")
+            else ("run this in the folder that contains the module")
         )
         raise ValueError(f"cannot import {place}: {error}; {fix}") from error
     return spec

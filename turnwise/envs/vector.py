@@ -1,4 +1,4 @@
-"""Many environments for people who bring their own loop: partial stepping, and autoreset that forgets nothing."""
+"""Many environments for users with their own loop: partial stepping, and autoreset that loses nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class VectorStep(NamedTuple):
 
 @dataclass(kw_only=True)
 class _Place:
-    """One of the environments, and where it stands."""
+    """One of the environments, and its state."""
 
     source: EnvSource
     workers: Workers
@@ -45,7 +45,7 @@ class _Place:
     host: Host | None = None
     episode: int = -1
     ended: Reset | None = None
-    """The last observation and info of an episode that is over and not yet followed by another."""
+    """The last observation and info of an episode that has ended but was not yet followed by another."""
 
     @property
     def seed(self) -> int:
@@ -114,7 +114,7 @@ def make_vec(
     elif count is None:
         chosen = list(env)
     else:
-        raise ValueError("a count goes with one environment; repeat the entries of a list instead: [a, b] * count")
+        raise ValueError("a count needs a single environment; repeat the entries of a list instead: [a, b] * count")
     if not chosen:
         raise ValueError("make_vec needs at least one environment; pass an id and a count, or a list of ids")
     if autoreset not in AUTORESET:
@@ -136,12 +136,12 @@ def make_vec(
 
 
 class VectorEnv:
-    r"""Environments side by side. Any subset can be stepped, and one that fails harms no other.
+    r"""Environments side by side. Any subset can be stepped, and a failing one affects no other.
 
-    Environment `i` plays its episode `k` with seed `seed + i + k * count`. With `autoreset="same_step"` an episode that
-    ends hands over the next one's first observation, with `"next_step"` the step after it does (its action is ignored);
-    either way `info["final_observation"]` and `info["final_info"]` say how the last one ended. A crashed or hung
-    environment is replaced: its step comes back truncated, and the last info of that episode has the text in `error`,
+    Environment `i` plays its episode `k` with seed `seed + i + k * count`. With `autoreset="same_step"` the step that
+    ends an episode returns the next one's first observation, with `"next_step"` the step after it (its action is
+    ignored). Either way `info["final_observation"]` and `info["final_info"]` say how the last one ended. A crashed or
+    hung environment is replaced: its step is truncated, and the last info of that episode has the text in `error`,
     with the stack trace in `traceback`.
 
         with make_vec("game/hanoi-easy", 8) as envs:
@@ -175,14 +175,14 @@ class VectorEnv:
         return self._places[index].seed
 
     def reset(self, indices: Iterable[int] | None = None) -> tuple[list[str], list[Info]]:
-        """Start a new episode in all environments, or in those named."""
+        """Start a new episode in all environments, or in those given."""
         chosen = self._free(range(len(self)) if indices is None else indices)
         answers = [self._submit(self._places[index].reset()) for index in chosen]
         resets = [answer.result() for answer in answers]
         return [observation for observation, _ in resets], [info for _, info in resets]
 
     def step(self, actions: Sequence[str] | Mapping[int, str]) -> VectorStep:
-        """One step of every environment (a list of actions) or of some (`{index: action}`); waits for these alone."""
+        """One step of every environment (a list of actions) or of some (`{index: action}`); waits only for these."""
         self.send(actions)
         chosen = list(actions) if isinstance(actions, Mapping) else range(len(self))
         steps = [self._pending.pop(index).result() for index in chosen]
@@ -216,7 +216,7 @@ class VectorEnv:
         for answer in self._pending.values():
             answer.cancel()
         for answer in [self._submit(place.leave()) for place in self._places]:
-            with suppress(EpisodeError):  # nobody is left to be told
+            with suppress(EpisodeError):  # nobody is left to tell
                 answer.result()
         self._workers.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -224,7 +224,7 @@ class VectorEnv:
         self._loop.close()
 
     def _build_one_of_each(self) -> None:
-        """What cannot be built is the caller's mistake, so it raises now and not at some later reset."""
+        """Failing to build is the caller's mistake, so raise now and not at some later reset."""
         for place in {place.source.env: place for place in reversed(self._places)}.values():
             place.source.check()
             try:

@@ -1,7 +1,7 @@
 """Where environments run: in the event loop, in a thread, or in a process; always with a deadline.
 
-Every episode gets a new instance, so that nothing of an earlier episode can show in a later one, whichever worker it
-lands on. What hangs is interrupted (inline), left behind (a thread) or killed (a process): its episode ends, no other.
+Every episode gets a new instance, so that nothing of an earlier episode affects a later one, whichever worker it
+runs on. A hanging environment is interrupted (inline), abandoned (thread) or killed (process): only its episode ends.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LocalPlace:
 
 
 class Host:
-    """One running environment, reached by jobs: functions of the environment that run where it lives."""
+    """One running environment. It is reached by jobs: functions of the environment that run where it lives."""
 
     def __init__(
         self, place: LocalPlace | WorkerProcess, *, lane: Lane | None, release: Callable[[bool], None]
@@ -69,7 +69,7 @@ class Host:
 
     async def reset(self, seed: int | None, task: Any, *, deadline: float) -> Reset:
         """Start an episode; raises EpisodeError."""
-        # Environments of other libraries know no `task`; they are only given one when there is one.
+        # Environments of other libraries take no `task`; they only get one if there is one.
         arguments = {"seed": seed} if task is None else {"seed": seed, "task": task}
         return await self._read(read_reset, methodcaller("reset", **arguments), deadline)
 
@@ -82,7 +82,7 @@ class Host:
         return await self.call(methodcaller("oracle"), deadline=deadline)
 
     async def random_action(self, generator: random.Random, *, deadline: float) -> str:
-        """A random well-formed action drawn from `generator`, which moves on; raises EpisodeError."""
+        """A random well-formed action drawn from `generator`, which advances; raises EpisodeError."""
         text, state = await self._read(read_random_action, RandomAction(generator), deadline)
         generator.setstate(state)
         return text
@@ -92,16 +92,16 @@ class Host:
         return await self._read(read_seats, attrgetter("seats"), deadline)
 
     async def call(self, job: Job, *, deadline: float) -> Any:
-        """`job(env)` where the environment lives, awaited when it is asynchronous; raises EpisodeError."""
+        """`job(env)` where the environment lives, awaited if it is asynchronous; raises EpisodeError."""
         return await self._wait(partial(self._place.run, job), deadline)
 
     async def _read(self, read: Callable[[Any], Value], job: Job, deadline: float) -> Value:
-        # Read where the environment lives, because another process gets its objects as text, and here, because what
-        # another process says is not to be believed.
+        # Read where the environment lives, because another process sends its objects as text, and here, because
+        # another process is not trusted.
         answer = await self.call(_Read(read, job), deadline=deadline)
         try:
             return read(answer)
-        except Exception as error:  # the edge as well: objects of the environment may raise when looked at
+        except Exception as error:  # the edge as well: the environment's objects may raise when inspected
             raise fault_of(error) from error
 
     async def _wait(self, call: Callable[[], Any], deadline: float) -> Any:
@@ -132,7 +132,7 @@ class Host:
         return await asyncio.wrap_future(self._lane.submit(call))
 
     async def close(self, *, deadline: float) -> None:
-        """Close the environment and give its place back; raises EpisodeError. A hung host is left behind."""
+        """Close the environment and release its place; raises EpisodeError. A hung host is abandoned."""
         try:
             if not self._answering or await self._lets_go():
                 await self.call(_CLOSE, deadline=deadline)
@@ -140,7 +140,7 @@ class Host:
             self.leave()
 
     async def _lets_go(self) -> bool:
-        """Whether a call past its deadline has freed the thread, as a coroutine that waits does when cancelled."""
+        """Whether a call past its deadline has freed the thread, as a waiting coroutine does when cancelled."""
         if self._lane is None or not self._lane.is_loop:
             return False
         with suppress(EpisodeError):
@@ -148,28 +148,28 @@ class Host:
         return not self._answering
 
     def leave(self) -> None:
-        """Give the place back without waiting."""
+        """Release the place without waiting."""
         if self._lane:
-            if self._answering:  # for the day the hung call comes back
+            if self._answering:  # in case the hung call returns some day
                 self._lane.submit(partial(self._place.run, _CLOSE))
             self._lane.stop()
         self._release(not self._answering)
 
 
 def _run_here(call: Callable[[], Any], deadline: float) -> Any:
-    """The call in the event loop, whose own timer cannot fire meanwhile: the alarm does."""
+    """The call in the event loop, whose own timer cannot fire meanwhile, but the alarm can."""
     with noticing_stops() as stops:
         try:
             with alarm(deadline):
                 return call()
-        except BaseException as error:  # the edge: an exit that the environment raises is a fault too
+        except BaseException as error:  # the edge: an exit raised by the environment is a fault too
             if stops:
                 raise
             raise fault_of(error) from error
 
 
 class _Read:
-    """A job whose answer is read, at once or when it has been waited for."""
+    """A job whose answer is read, immediately or once it has been awaited."""
 
     def __init__(self, read: Callable[[Any], Any], job: Job) -> None:
         self._read, self._job = read, job
@@ -179,13 +179,13 @@ class _Read:
 
 
 class RandomAction:
-    """The job behind `Host.random_action`: the environment draws from our generator, its own stream stays untouched."""
+    """The job of `Host.random_action`: the environment draws from our generator, its own stream is untouched."""
 
     def __init__(self, generator: random.Random) -> None:
         self.generator = generator
 
     def __call__(self, env: Env) -> tuple[str, Any]:
-        owner = getattr(env, "unwrapped", env)  # a wrapper reads the generator of what it wraps
+        owner = getattr(env, "unwrapped", env)  # a wrapper uses the generator of what it wraps
         own, owner.rng = owner.rng, self.generator
         try:
             return env.sample_random_action(), self.generator.getstate()
@@ -194,7 +194,7 @@ class RandomAction:
 
 
 class Workers:
-    """Opens environments where they want to run, and owns the worker processes. Use it inside one event loop.
+    """Opens environments where they are meant to run, and owns the worker processes. Use it inside one event loop.
 
     Example: `host = await Workers().open(EnvSource(env="game/hanoi-easy"), deadline=10.0)`
     """
@@ -227,7 +227,7 @@ class Workers:
             await self._slots.acquire()
             try:
                 process = self._take_process()
-            except OSError as error:  # no memory, no process or no file left; perhaps the next episode has more luck
+            except OSError as error:  # no memory, process or file left; the next episode may succeed
                 self._slots.release()
                 raise EpisodeError(f"cannot start a worker process: {describe(error)}") from error
             return Host(process, lane=Lane(), release=partial(self._release_process, process))
@@ -251,19 +251,19 @@ class Workers:
         else:
             process.kill()
             self.killed_processes += 1
-            self._dying = [*(each for each in self._dying if each.alive), process]  # asking collects the dead
+            self._dying = [*(each for each in self._dying if each.alive), process]  # checking reaps the dead
         if self._closed:
             self.close()
 
     async def _find_place(self, source: EnvSource, deadline: float) -> Execution:
-        """Where the environment wants to run: its first instance is built alone, in a thread, and asked.
+        """Where the environment is meant to run: its first instance is built alone, in a thread, and asked.
 
         The others wait for it, so that what instances share (an index, a word list) is loaded once, not once each.
         """
         name = (source.env, repr(source.wrappers))
         async with self._probes.setdefault(name, asyncio.Lock()):
             if name not in self._places:
-                # Should the probe fail, the episodes still try by themselves: in threads, each with its own deadline.
+                # If the probe fails, the episodes still try by themselves: in threads, each with its own deadline.
                 self._places[name] = "thread"
                 self._places[name] = await self._probe(source, deadline)
         return self._places[name]
@@ -279,28 +279,28 @@ class Workers:
         except BaseException:
             host.leave()
             raise
-        with suppress(EpisodeError):  # an episode's own instance will fail likewise, and be counted
+        with suppress(EpisodeError):  # an episode's own instance will fail the same way, and be counted
             await host.close(deadline=deadline)
         return execution
 
     def close(self) -> None:
-        """End the worker processes and wait for them: the idle now, the others when their episode gives them back."""
+        """Stop the worker processes and wait for them: idle ones now, the others when their episode releases them."""
         self._closed = True
         ending = list[WorkerProcess]()
         while waiting := self._idle or self._dying:  # one by one: the event loop may be adding to them meanwhile
             ending.append(waiting.pop())
-            ending[-1].ask_to_stop()  # all are asked before the first is waited for, so that their ends overlap
+            ending[-1].ask_to_stop()  # all are asked before the first is awaited, so that their ends overlap
         for process in ending:
             process.stop()
 
 
 def _place_of(env: Env) -> Execution:
-    """Where the environment wants to run; one that is asynchronous gets an event loop, and so a thread, of its own."""
+    """Where the environment is meant to run; an asynchronous one gets its own event loop, and so its own thread."""
     return "thread" if env.execution == "inline" and is_asynchronous(env) else env.execution
 
 
 def _is_process_class(source: EnvSource) -> bool:
-    # A class can be asked without an instance: what wants a process of its own should not be built in this one.
+    # A class can be asked without an instance: one that wants its own process should not be built in this one.
     entry = source.spec.entry_point if source.spec else source.env
     try:
         entry = pkgutil.resolve_name(entry) if isinstance(entry, str) else entry

@@ -1,1 +1,1 @@
-"""What goes wrong with runs: bounds, signals, collapse, and what the guard does about it."""
+"""Detecting runs that go wrong: bounds, signals, collapse, and the guard that acts on them."""

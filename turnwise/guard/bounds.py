@@ -1,7 +1,7 @@
-"""What no sound run does: absolute bounds on metrics, for runs that break before they have a past to compare with.
+"""Absolute bounds on metrics that no sound run crosses, for runs that break before they have a history to compare with.
 
-`BOUNDS` is the one place for these numbers, each with its reason. The guard speaks when a metric crosses its bound, the
-report looks for the onset of a collapse there, and a recipe may set others: `guard.bounds: {loss/sampler_kl: 5}`.
+`BOUNDS` is the one place for these numbers, each with its reason. The guard reports a metric that crosses its bound,
+the report looks there for the onset of a collapse, and a recipe may set others: `guard.bounds: {loss/sampler_kl: 5}`.
 There is none on the clip fraction: rows with narrow clips learn well while they clip 0.9 of their tokens.
 """
 
@@ -17,23 +17,23 @@ from turnwise.runs.rows import Row, number
 
 @dataclass(frozen=True, kw_only=True)
 class Bound:
-    """A number that a metric must not pass, the guard's signal that says so, and the reason for the number."""
+    """A number that a metric must not cross, the guard's signal for it, and the reason for the number."""
 
     signal: str
     label: str
     limit: float
     why: str
     below: bool = False
-    """Whether it is passed downwards (reaching the limit is enough), not upwards."""
+    """Whether it is crossed downwards (reaching the limit is enough) rather than upwards."""
     sound: float | None = None
-    """What all recent steps must have been on the right side of: what a run starts with is not a collapse. None: the
+    """All recent steps must have been on the right side of this: what a run starts with is not a collapse. None: the
     number is wrong whatever came before."""
     share: bool = False
-    """A share of the tasks: to be gone it must be too small for chance."""
+    """A share of the tasks: it counts as gone only if it is too small for chance."""
     unless_success_holds: bool = False
-    """Learning makes the same move: it counts only where success falls with it, or is nil."""
+    """Learning makes the same move: it counts only if success falls with it, or is zero."""
     severe: bool = True
-    """Whether the state is lost (a guard that acts restores), or the step was too long (it shrinks the rate)."""
+    """Whether the state is lost (an acting guard restores), or the step was too long (it shrinks the rate)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def _beyond(value: float, bound: Bound) -> bool:
 
 
 def _level_before(rows: Sequence[Row], metric: str, bound: Bound) -> float | None:
-    """Of the recent steps within the bound the one closest to it; None where that was no sound level either."""
+    """The recent step within the bound that is closest to it; None if that was not a sound level either."""
     assert bound.sound is not None
     values = [value for each in rows if (value := number(each, metric)) is not None and not _beyond(value, bound)]
     if not values:
@@ -90,7 +90,7 @@ def _level_before(rows: Sequence[Row], metric: str, bound: Bound) -> float | Non
 
 
 def _is_chance(rows: Sequence[Row], row: Row, metric: str, bound: Bound, before: float) -> bool:
-    """Whether so few would be no wonder. Steps in a row add up: eight tasks that all fail twice are sixteen."""
+    """Whether so few could be chance. Steps in a row add up: eight tasks that all fail twice are sixteen."""
     tasks = _tasks(row)
     for each in reversed(rows):
         value = number(each, metric)
@@ -106,7 +106,7 @@ def _success_holds(rows: Sequence[Row], row: Row) -> bool:
 
 
 def _tasks(row: Row) -> float:
-    """Tries at one task may all end alike, so tasks are what counts."""
+    """Tries at one task may all end alike, so count tasks."""
     return number(row, "rollout/tasks") or number(row, "rollout/episodes") or 1.0
 
 
@@ -115,15 +115,15 @@ BOUNDS: dict[str, Bound] = {
         signal="kl",
         label="KL from the sampler",
         limit=1.5,
-        why="the updates of one step made sampled tokens four times less likely in the mean; runs that learn stay "
-        "under 0.6, and with sixteen updates a step the largest of those that hold is 0.23 in the median",
+        why="the updates of one step made sampled tokens four times less likely on average; runs that learn stay "
+        "under 0.6, and with sixteen updates per step the largest of those that hold is 0.23 in the median",
     ),
     "loss/reference_kl": Bound(
         signal="kl",
         label="KL to the reference",
         limit=1000.0,
         why="the estimate is a mean of p(reference) / p(policy), which is at most 1 in expectation on tokens that the "
-        "policy samples: a thousand says that the policy has given up what it sampled",
+        "policy samples: a thousand means that the policy has abandoned what it sampled",
     ),
     "train/gradient_norm": Bound(
         signal="gradient-spike",
@@ -139,7 +139,7 @@ BOUNDS: dict[str, Bound] = {
         below=True,
         sound=0.05,
         unless_success_holds=True,
-        why="0.005 nats is one text, sampled again and again; ten times less in one step is not a policy that sharpens",
+        why="0.005 nats is one text, sampled again and again; a tenfold drop in one step is not a policy that sharpens",
     ),
     "rollout/success": Bound(
         signal="reward-shift",
@@ -164,7 +164,7 @@ BOUNDS: dict[str, Bound] = {
         label="share of repeated text",
         limit=0.5,
         sound=0.25,
-        why="half of a turn says again what it has said; sound turns stay under 0.1, long ones under 0.25",
+        why="half of a turn repeats what it already said; sound turns stay under 0.1, long ones under 0.25",
     ),
     "rollout/cut": Bound(
         signal="cut-surge",
@@ -172,14 +172,14 @@ BOUNDS: dict[str, Bound] = {
         limit=0.95,
         sound=0.5,
         severe=False,
-        why="hardly an episode ends by itself, a step after half of them did",
+        why="hardly any episode ends by itself, a step after half of them did",
     ),
 }
-"""By metric. The first three hold in every step, the others once there is an earlier step to have fallen from."""
+"""By metric. The first three apply in every step, the others once there is an earlier step to fall from."""
 
 
 def bounds_with(limits: Mapping[str, float | None]) -> dict[str, Bound]:
-    """The bounds with other limits; None takes a bound away. ValueError for a metric that has none."""
+    """The bounds with other limits; None removes a bound. ValueError for a metric that has none."""
     for metric in limits:
         if metric not in BOUNDS:
             near = difflib.get_close_matches(metric, BOUNDS, n=1)

@@ -20,13 +20,13 @@ class Collapse:
 def find_collapse(
     evaluations: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]] = ()
 ) -> Collapse | None:
-    """The first collapse in the rows of `evals.jsonl` and `events.jsonl`, None when there is none."""
+    """The first collapse in the rows of `evals.jsonl` and `events.jsonl`, None if there is none."""
     found = [_first_lasting(_lost(evaluations)), _first_lasting(_invalid(evaluations)), _stopped(events)]
     return min((collapse for collapse in found if collapse), key=lambda collapse: collapse.step, default=None)
 
 
 def _lost(evaluations: Sequence[Mapping[str, Any]]) -> list[Collapse | None]:
-    """For each evaluation what is wrong with its success, if anything is."""
+    """For each evaluation what is wrong with its success, if anything."""
     verdicts: list[Collapse | None] = []
     best = 0.0
     for row in evaluations:
@@ -50,7 +50,7 @@ def _invalid(evaluations: Sequence[Mapping[str, Any]]) -> list[Collapse | None]:
 
 
 def _first_lasting(verdicts: list[Collapse | None]) -> Collapse | None:
-    """The first bad evaluation that was followed by more of them: for long enough, or up to the end."""
+    """The first bad evaluation that was followed by more: for long enough, or until the end."""
     start = 0
     for place, verdict in enumerate(verdicts):
         if verdict is None:

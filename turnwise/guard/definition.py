@@ -5,7 +5,7 @@ lost below a twentieth of valid turns (`INVALID`). A single step is chance, so a
 is a median over a few steps (`RECENT`). What moves before that is a sign only beyond its own noise (`SURE`).
 
 Three readers apply this to what each can see: `collapse` to the held-out evaluations of a finished run, `onset` to its
-metrics, looking back for what moved first, and `signals` to the metrics of a run that still goes on.
+metrics, looking back for what moved first, and `signals` to the metrics of a running run.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ INVALID = 0.05
 LASTING = 3
 """Steps or evaluations in a row that are not chance."""
 RECENT = 5
-"""Steps whose median is a level. Two bad ones among them leave it where it was, so a signal has three steps to see."""
+"""Steps whose median is a level. Two bad steps do not move it, so a signal has three steps to react."""
 WINDOW = 20
-"""Steps before an event in which its cause is looked for, and over which a slow drift adds up."""
+"""Steps before an event to search for its cause, and over which a slow drift adds up."""
 SURE = 6.0
-"""Spreads that a move must exceed: training noise has heavier tails than a normal curve."""
+"""How many spreads a move must exceed: training noise has heavier tails than a normal distribution."""
 CHANCE = 1e-3
-"""A share counts as gone when so few of its kind would be this unlikely by chance."""
+"""A share counts as gone if so few would have less than this probability by chance."""
 HEALTHY = 0.9
 """Share of its best level at which success counts as unbroken."""
 LEAST_BEST = 0.05
-"""Success that never exceeds this cannot be lost: the run never learnt."""
+"""Success that never exceeds this cannot be lost: the run never learned."""
 
 COLLAPSE = (
-    f"A run has collapsed when its held-out success lies below {LOST:.0%} of the best so far (the start included), or "
-    f"fewer than {INVALID:.0%} of its turns are valid where more were, in {LASTING} evaluations in a row or in the "
+    f"A run has collapsed when its held-out success is below {LOST:.0%} of the best so far (the start included), or "
+    f"fewer than {INVALID:.0%} of its turns are valid although more were, in {LASTING} evaluations in a row or in the "
     "last one; or when the guard stopped it."
 )
 ONSET = (
@@ -40,7 +40,7 @@ ONSET = (
     f"step, from {WINDOW} steps before success was last at {100 * HEALTHY:g} % of its best, at which a signal crossed "
     f"an absolute bound, or left its band for {LASTING} steps in a row: more than {SURE:g} robust standard deviations "
     f"(1.4826 × median absolute deviation) beyond the median of the {WINDOW} steps before, in the direction that is "
-    "bad for it. The signal that moved first is named; where none did, success itself."
+    "bad for it. The signal that moved first is named, or success itself if none did."
 )
 
 
@@ -50,5 +50,5 @@ def is_lost(now: float, best: float) -> bool:
 
 
 def is_invalid(share: float, best: float) -> bool:
-    """Whether hardly a turn is valid where more were: a policy that never spoke properly has nothing to lose."""
+    """Whether hardly any turn is valid although more were: a policy that never had valid turns has nothing to lose."""
     return share < INVALID <= best

@@ -1,8 +1,8 @@
-"""The guard: from what the signals see to what is done about it.
+"""The guard: decides what to do about what the signals detect.
 
-The loop asks `allows` before every optimiser step and calls `judge` once a step. After a verdict of "restore" it loads
-the last good state and tells the guard which step that was (`restored`). The guard itself is never rewound: what it has
-learned (restores used up, a smaller learning rate) must outlive the state it sends the run back to.
+The loop asks `allows` before every optimiser step and calls `judge` once per step. After a verdict of "restore" it
+loads the last good state and tells the guard which step that was (`restored`). The guard itself is never rewound: what
+it has learned (restores used up, a smaller learning rate) must outlive the state it sends the run back to.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Action = Literal["none", "skip", "shrink", "restore", "stop"]
 
 STRENGTH: dict[Action, int] = {"none": 0, "skip": 1, "shrink": 2, "restore": 3, "stop": 4}
 USUAL: tuple[Action, Action] = ("shrink", "restore")
-"""What is done about a mild and about a severe finding."""
+"""The actions for a mild and for a severe finding."""
 POLICY: dict[str, tuple[Action, Action]] = {
     "non-finite": ("skip", "restore"),
     "zero-variance": ("none", "none"),  # neither an older state nor smaller steps give a task a reward
-    "faults": ("stop", "stop"),  # the environment is broken, not the policy: nothing to undo, resume when it is mended
+    "faults": ("stop", "stop"),  # the environment is broken, not the policy: nothing to undo, resume when it is fixed
 }
-"""The signals for which something else is done."""
+"""The signals with other actions."""
 HISTORY = 64
 """Steps the guard remembers."""
 QUIET = 5
-"""Steps a signal must be silent before it is a new incident: a bad stretch is one line, not a storm."""
+"""Steps a signal must be silent before it is a new incident: a bad stretch is one line, not many."""
 SMALLEST = 0.01
 """Mild signals shrink the learning rate no further than this: below it a run stands still and looks healthy."""
 
@@ -62,16 +62,16 @@ class Verdict:
     incidents: tuple[Incident, ...] = ()
     action: Literal["none", "shrink", "restore", "stop"] = "none"
     learning_rate_factor: float = 1.0
-    """What the scheduled learning rate is multiplied by from now on: the product of all shrinks of the run so far."""
+    """Factor on the scheduled learning rate from now on: the product of all shrinks of the run so far."""
 
     @property
     def blames_env(self) -> bool:
-        """Whether the run is stopped for its environment's sake: the policy is sound, and stays as it is."""
+        """Whether the run was stopped because of its environment: the policy is sound and stays as it is."""
         return any(incident.signal == "faults" and incident.action == "stop" for incident in self.incidents)
 
 
 class Guard:
-    """Watches a run, says what to do when it goes wrong, and remembers what was done."""
+    """Watches a run, decides what to do when it goes wrong, and remembers what was done."""
 
     def __init__(self, settings: GuardChoice) -> None:
         _check_names(settings)
@@ -79,7 +79,7 @@ class Guard:
         self.learning_rate_factor = 1.0
         self._rows: list[dict[str, float]] = []
         self._refused: list[tuple[int, int]] = []
-        """Step and update of gradients that were not finite, until the step is judged."""
+        """Step and update of non-finite gradients, until the step is judged."""
         self._broken = ""
         self._seen: dict[str, tuple[int, int]] = {}
         """Per signal: the last step it was seen, and the strongest action it asked for in that stretch."""
@@ -87,17 +87,17 @@ class Guard:
         """The last step of a severe finding."""
         self._restores = 0
         self.stopped = ""
-        """Why it stopped the run; empty while it goes on."""
+        """Why it stopped the run; empty while the run continues."""
 
     def allows(self, *, step: int, update: int, gradient_norm: float, loss: float) -> bool:
-        """Whether this optimiser step may be taken; False: leave it out, its numbers are not finite."""
+        """Whether this optimiser step may be taken; False: skip it, its numbers are not finite."""
         if math.isfinite(gradient_norm) and math.isfinite(loss):
             return True
         self._refused.append((step, update))
         return self._mode("non-finite") != "act"
 
     def broken(self, *, step: int, text: str) -> None:
-        """Non-finite values were met outside a gradient: the next verdict will say restore."""
+        """Non-finite values occurred outside a gradient: the next verdict will be restore."""
         self._broken = self._broken or f"{text} at step {step}"
 
     def judge(self, step: int, metrics: Mapping[str, float]) -> Verdict:
@@ -112,7 +112,7 @@ class Guard:
         return self._decide([incident for incident in incidents if self._is_new(incident)])
 
     def restored(self, step: int) -> None:
-        """The run is back at this step: what came after it is forgotten, and every signal may speak again."""
+        """The run is back at this step: forget what came after it, and let every signal fire again."""
         self._rows = [row for row in self._rows if row["step"] <= step]
         self._seen.clear()
         self._danger = self._danger if self._danger is not None and self._danger <= step else None
@@ -123,7 +123,7 @@ class Guard:
 
     @property
     def state(self) -> str:
-        """The guard in a word or two, for the screen."""
+        """The guard's state in a word or two, for the screen."""
         if self.stopped:
             return "stopped"
         now = self._rows[-1]["step"] if self._rows else 0
@@ -197,7 +197,7 @@ class Guard:
         return strength > strongest
 
     def _decide(self, incidents: list[Incident]) -> Verdict:
-        """One action a step: the strongest that is asked for, carried by the first incident that asks."""
+        """One action per step: the strongest requested, taken by the first incident that requests it."""
         leader = max(incidents, key=lambda incident: STRENGTH[incident.action], default=None)
         if leader is None or leader.action in ("none", "skip"):
             return Verdict(incidents=tuple(incidents), learning_rate_factor=self.learning_rate_factor)
@@ -215,7 +215,7 @@ class Guard:
 
 
 def _as_evidence(incident: Incident) -> Incident:
-    """An incident beside the one that is acted on; an update that was left out stays left out."""
+    """An incident besides the one acted on; a skipped update stays skipped."""
     return incident if incident.action == "skip" else replace(incident, action="none")
 
 

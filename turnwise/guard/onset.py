@@ -20,7 +20,7 @@ Direction = Literal["up", "down", "both"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Signal:
-    """How to watch one metric: which way is bad, whether its logarithm is watched, what spread is noise at least."""
+    """How to watch one metric: which direction is bad, whether to use its logarithm, which spread is at least noise."""
 
     bad: Direction
     log: bool = False
@@ -70,7 +70,7 @@ def _first_change(metrics: Sequence[Mapping[str, Any]]) -> Onset | None:
 
 
 def _find_fall(metrics: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
-    """Rows between which the cause is sought: a window before success was last healthy, and where it had fallen."""
+    """Rows to search for the cause: a window before success was last healthy, and where it had fallen."""
     known = [
         (row, float(item["rollout/success"]))
         for row, item in enumerate(metrics)
@@ -88,7 +88,7 @@ def _find_fall(metrics: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
 
 
 def _find_loss(metrics: Sequence[Mapping[str, Any]]) -> tuple[int, int] | None:
-    """All rows, where the last one has lost its success at once: too short a fall for a median to show."""
+    """All rows, if the last one lost its success at once: too short a fall for a median to show."""
     lost = metrics and any(each.metric == "rollout/success" for each in find_crossings(metrics[:-1], metrics[-1]))
     return (0, len(metrics) - 1) if lost else None
 
@@ -117,7 +117,7 @@ def _departures(metrics: Sequence[Mapping[str, Any]], name: str, start: int, end
 
 
 def _transformed(row: Mapping[str, Any], name: str, signal: Signal) -> float | None:
-    """The watched number; infinite where a value was written but was not finite; None where nothing was measured."""
+    """The watched number; infinite if the recorded value was not finite; None if nothing was measured."""
     if name not in row:
         return None
     value = row[name]

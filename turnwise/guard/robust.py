@@ -1,4 +1,4 @@
-"""A metric now against what it was before: the robust statistics that the guard's signals are made of."""
+"""A metric compared with its past: the robust statistics behind the guard's signals."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from turnwise.guard.definition import LASTING, LOST, RECENT, SURE
 from turnwise.runs.rows import Row, number
 
 SPREAD = 16
-"""Rows from which the noise of a metric is reckoned."""
+"""Rows used to estimate the noise of a metric."""
 _SURE_OF_SHARES = 5.0
-"""Spreads that a share must fall by: its spread allows for few episodes already."""
+"""How many spreads a share must fall by: its spread already allows for few episodes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,11 @@ class Reading:
     spread: float
 
     def above(self, limit: float, *, sure: float = SURE) -> bool:
-        """Whether it is beyond the limit, and its own noise does not explain that."""
+        """Whether it is above the limit, and rose by more than its own noise."""
         return self.now > limit and self.now - self.before > sure * self.spread
 
     def below(self, limit: float, *, sure: float = SURE) -> bool:
-        """Whether it is under the limit, and its own noise does not explain that."""
+        """Whether it is below the limit, and fell by more than its own noise."""
         return self.now < limit and self.before - self.now > sure * self.spread
 
     def sighting(self, label: str, *, severe: bool = False) -> Sighting:
@@ -68,7 +68,7 @@ def series(rows: Sequence[Row], name: str) -> list[float]:
 
 
 def read(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
-    """The metric now against the rows before; None without enough of a history."""
+    """The metric now against the rows before; None without enough history."""
     now, values = number(row, name), series(rows, name)
     if now is None or len(values) < RECENT:
         return None
@@ -80,7 +80,7 @@ def step_noise(values: Sequence[float]) -> float:
     """Standard deviation of one value around a steady trend, from the steps between neighbours.
 
     The upper quartile of the deviations, not their mean, so that a single jump does not hide the next; widened for
-    short histories, in which calm may be luck.
+    short histories, which may be calm by luck.
     """
     steps = [after - before for before, after in itertools.pairwise(values)]
     trend = statistics.median(steps)
@@ -90,13 +90,13 @@ def step_noise(values: Sequence[float]) -> float:
 
 
 def rate_error(rate: float, count: float) -> float:
-    """Standard error of a share among `count` trials, never zero: none of 64 is not proof of none."""
+    """Standard error of a share among `count` trials, never zero: none of 64 does not prove none."""
     smooth = (rate * count + 1) / (count + 2)
     return math.sqrt(smooth * (1 - smooth) / max(count, 1))
 
 
 def read_rate(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
-    """A share of the episodes now against before; its spread is never below what so few episodes must have."""
+    """A share of the episodes now against before; its spread is never below the sampling error of so few episodes."""
     reading = read(rows, row, name)
     if reading is None:
         return None
@@ -105,7 +105,7 @@ def read_rate(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
 
 
 def success_moved(rows: Sequence[Row], row: Row, *, up: bool) -> bool:
-    """Whether success moved that way by more than its noise: what else moves is then the agent learning, or dipping."""
+    """Whether success moved that way by more than its noise: then other moves are the agent learning, or dipping."""
     success = read_rate(rows, row, "rollout/success")
     return success is not None and (success.now - success.before) * (1 if up else -1) > success.spread
 
@@ -116,12 +116,12 @@ def lasts(rows: Sequence[Row], reading: Reading, limit: float) -> bool:
 
 
 def medians(values: Sequence[float]) -> list[float]:
-    """The running median: levels a metric has held, not single lucky steps."""
+    """The running median: levels that a metric has held, not single lucky steps."""
     return [statistics.median(values[end - RECENT : end]) for end in range(RECENT, len(values) + 1)]
 
 
 def slump(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
-    """A share that fell at once to under half of what it was, or lies for three steps below half of its best."""
+    """A share that fell at once below half of its level, or stays for three steps below half of its best."""
     reading = read_rate(rows, row, name)
     if reading is not None and reading.below(LOST * reading.before, sure=_SURE_OF_SHARES):
         return reading
@@ -129,7 +129,7 @@ def slump(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
 
 
 def _lasting_slump(rows: Sequence[Row], row: Row, name: str) -> Reading | None:
-    # Runs die in their first steps too, so this asks for no more history than one step before the three.
+    # Runs die in their first steps too, so this needs no more history than one step before the three.
     values = series([*rows, row], name)
     if len(values) <= LASTING or number(row, name) is None:
         return None

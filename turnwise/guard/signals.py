@@ -1,7 +1,8 @@
-"""What the guard looks at: each signal is a small pure function of the rows before and the row now.
+"""The guard's signals: each is a small pure function of the rows before and the current row.
 
-A signal must not cry at learning. So it asks for a move that is large in itself (the limits below), larger than the
-metric's own noise (`Reading.above`, `Reading.below`), and, where learning makes the same move, not paid for by success.
+A signal must not fire on normal learning. So it requires a move that is large in itself (the limits below), larger
+than the metric's own noise (`Reading.above`, `Reading.below`), and, if learning makes the same move, not matched by a
+gain in success.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from turnwise.runs.rows import Row, number
 Detector = Callable[[Sequence[Row], Row], Sighting | None]
 
 REFUSED, FIRST_REFUSED = "guard/refused", "guard/first_refused"
-"""Updates of a step whose gradient or loss was not finite, and the number of the first, as the guard notes them."""
+"""Updates of a step whose gradient or loss was not finite, and the number of the first, as the guard records them."""
 FINITE = ("loss/policy", "loss/value", "loss/entropy", "loss/ratio_max", "train/gradient_norm", "rollout/reward")
 
 
 def non_finite(rows: Sequence[Row], row: Row) -> Sighting | None:
-    """NaN or infinity: left out alone it costs one update; again and again, or past the gradients, it is the state."""
+    """NaN or infinity: once, it costs one skipped update; repeatedly, or outside the gradients, the state is broken."""
     if number(row, REFUSED):
         return _refused_updates(rows, row)
     names = [name for name in FINITE if (value := row.get(name)) is not None and not isfinite(value)]
@@ -52,7 +53,7 @@ def _refused_updates(rows: Sequence[Row], row: Row) -> Sighting:
 
 
 def ratio_tail(rows: Sequence[Row], row: Row) -> Sighting | None:
-    """Ratios of new to old policy far out: the largest, or so uneven that a few tokens are the whole sample."""
+    """Extreme ratios of new to old policy: a huge one, or so uneven that a few tokens are the whole sample."""
     earlier = rows[:-2]
     peak, size = read(earlier, row, "loss/ratio_max"), read(rows, row, "loss/ratio_ess")
     if peak is not None:
@@ -66,7 +67,7 @@ def ratio_tail(rows: Sequence[Row], row: Row) -> Sighting | None:
 
 
 def entropy_cliff(rows: Sequence[Row], row: Row) -> Sighting | None:
-    """Entropy that leaps (noise takes over; how most runs die) or falls off at once without success to show for it."""
+    """Entropy that leaps (noise takes over; how most runs die) or drops suddenly without a gain in success."""
     reading, values = read(rows, row, "loss/entropy"), series([*rows, row], "loss/entropy")[-WINDOW:]
     if reading is None:
         return None
@@ -96,7 +97,7 @@ def clip_bias_surge(rows: Sequence[Row], row: Row) -> Sighting | None:
 
 
 def value_explosion(rows: Sequence[Row], row: Row) -> Sighting | None:
-    """Value loss: a critic that diverges hands out advantages that mean nothing."""
+    """Value loss: a diverging critic gives meaningless advantages."""
     reading = read(rows, row, "loss/value")
     if reading is None:
         return None
@@ -108,7 +109,7 @@ def value_explosion(rows: Sequence[Row], row: Row) -> Sighting | None:
 
 
 def zero_variance(rows: Sequence[Row], row: Row) -> Sighting | None:
-    """Groups whose tries all end alike, without success: nothing is left to compare, and nothing is learned."""
+    """Groups whose tries all end alike, without success: there is nothing to compare, so nothing is learned."""
     last = [*rows, row][-LASTING:]
     equal, success = series(last, "rollout/zero_variance"), series(last, "rollout/success")
     if len(equal) < LASTING or min(equal) < 0.95 or (success and max(success) > 0.5):
@@ -127,7 +128,7 @@ def turn_collapse(rows: Sequence[Row], row: Row) -> Sighting | None:
 
 
 def length_collapse(rows: Sequence[Row], row: Row) -> Sighting | None:
-    """Tokens per turn that drop to half, or treble, without success rising: empty answers, or text without end."""
+    """Tokens per turn that halve or triple without success rising: empty answers, or endless text."""
     per_turn = [_with_turn_length(each) for each in rows]
     reading = read(per_turn, _with_turn_length(row), "rollout/tokens per turn")
     if reading is None or success_moved(rows, row, up=True):
@@ -142,7 +143,7 @@ def _with_turn_length(row: Row) -> Row:
 
 
 def repetition(rows: Sequence[Row], row: Row) -> Sighting | None:
-    """Text that repeats itself: a policy caught in a loop fills its turns with the same words."""
+    """Repeated text: a policy caught in a loop fills its turns with the same words."""
     reading = read(rows, row, "rollout/repetition")
     if reading is None or not reading.above(2 * reading.before + 0.15):
         return None
@@ -150,7 +151,7 @@ def repetition(rows: Sequence[Row], row: Row) -> Sighting | None:
 
 
 def cut_surge(rows: Sequence[Row], row: Row) -> Sighting | None:
-    """Episodes that run into a limit on turns or tokens: they look alike whatever the policy meant by them."""
+    """Episodes that run into a limit on turns or tokens: they look alike whatever the policy intended."""
     reading = read_rate(rows, row, "rollout/cut")
     if reading is None or not reading.above(reading.before + 0.08, sure=4):
         return None
@@ -158,13 +159,13 @@ def cut_surge(rows: Sequence[Row], row: Row) -> Sighting | None:
 
 
 def validity(rows: Sequence[Row], row: Row) -> Sighting | None:
-    """Valid turns: a policy that breaks forgets the format first."""
+    """Valid turns: a breaking policy forgets the format first."""
     reading = slump(rows, row, "rollout/valid")
     return reading.sighting("share of valid turns", severe=True) if reading else None
 
 
 def reward_shift(rows: Sequence[Row], row: Row) -> Sighting | None:
-    """Success that collapses, or reward that moves without it: a policy that broke, or a reward turned round."""
+    """Success that collapses, or reward that moves without it: a broken policy, or a reversed reward."""
     success, reward = slump(rows, row, "rollout/success"), read(rows, row, "rollout/reward")
     if success is not None:
         return success.sighting("success", severe=True)

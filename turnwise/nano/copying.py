@@ -1,7 +1,7 @@
-"""Copying data: rows of random tokens in which what comes next has stood there before.
+"""Copying data: rows of random tokens in which what comes next has occurred before.
 
-Copying an unseen name takes an induction circuit (find the last place where this token stood, say what came after it),
-and none forms from names alone. Here it is the only thing there is to learn.
+Copying an unseen name takes an induction circuit (find the last place with this token, say what came after it),
+and none forms from names alone. Here it is the only thing to learn.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from torch import Tensor
 from turnwise.nano.tokenizer import BEGIN_ID
 
 JUMP = 1 / 12
-"""How often a copied span breaks off and another begins: spans are about as long as a question or a document."""
+"""How often a copied span ends and another begins: spans are about as long as a question or a document."""
 
 
 def copy_batch(
     *, rows: int, length: int, source: int, tokens: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """(ids, whether each can be foretold), both of shape (rows, length).
+    """(ids, whether each is predictable), both of shape (rows, length).
 
-    A row opens with `source` different tokens in random order and goes on with spans of them. A token can be foretold
-    from its second standing on, when it continues a span. With `source=4` a row may read
+    A row begins with `source` different tokens in random order and continues with spans of them. A token is predictable
+    from its second occurrence on, if it continues a span. With `source=4` a row may read
 
-        begin  a b c d  b c d a b d a        foretold: the second b's c, d; then (a begins a span) its b
+        begin  a b c d  b c d a b d a        predictable: the second b's c, d; then (a begins a span) its b
     """
     device = tokens.device
     words = tokens[_shuffled(rows, tokens.numel(), generator)[:, :source]]
@@ -40,7 +40,7 @@ def _shuffled(rows: int, count: int, generator: torch.Generator) -> Tensor:
 
 
 def _walk(rows: int, steps: int, source: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The place in the source that each copied token comes from, and whether it follows its predecessor there."""
+    """The position in the source that each copied token comes from, and whether it follows its predecessor there."""
     device = generator.device
     jumps = torch.rand(rows, steps, generator=generator, device=device) < JUMP
     jumps[:, 0] = True

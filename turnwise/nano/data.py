@@ -1,4 +1,4 @@
-"""Training data: made-up worlds turned into chats, tokens and packed rows, written once to a compressed file."""
+"""Training data: made-up worlds turned into chats, tokens and packed rows, saved to a compressed file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from turnwise.nano.tokenizer import load_tokenizer, render, train_tokenizer
 from turnwise.nano.worlds import FACTS, Lexicon, make_name, make_world, train_lexicon
 
 EPISODES = {1: 60, 2: 180, 3: 60}
-"""Search episodes that one world is used for, by hops."""
+"""Number of search episodes per world, by hops."""
 READINGS, GAMES = 150, 15
 _TOKENIZER_NAMES = 60_000
 _TOKENIZER_WORLDS = 4
@@ -42,7 +42,7 @@ class Chats:
 
 
 def make_chats(lexicon: Lexicon, seed: int, number: int) -> Chats:
-    """The chats of world `number`: the same for equal seeds, whoever makes them."""
+    """The chats of world `number`; equal seeds give equal chats in any process."""
     rng = Random(f"nano:{seed}:{number}")
     world = make_world(lexicon, rng)
     played = [
@@ -59,7 +59,7 @@ def make_chats(lexicon: Lexicon, seed: int, number: int) -> Chats:
 
 
 def make_tokenizer(lexicon: Lexicon, seed: int) -> PreTrainedTokenizerFast:
-    """Learnt from a few worlds' chats, and from many more names so that names become few pieces."""
+    """A tokenizer trained on a few worlds' chats, and on many more names so that names become few pieces."""
     rng = Random(f"nano:{seed}:tokenizer")
     chats = [text for number in range(_TOKENIZER_WORLDS) for text in make_chats(lexicon, seed, -1 - number).texts]
     names = [make_name(lexicon, rng) for _ in range(_TOKENIZER_NAMES)]
@@ -67,7 +67,7 @@ def make_tokenizer(lexicon: Lexicon, seed: int) -> PreTrainedTokenizerFast:
 
 
 def write_data(folder: Path, *, seed: int, worlds: int, row_length: int, processes: int) -> Packed:
-    """Make tokenizer and rows, and leave both in the folder; prints what it made."""
+    """Make tokenizer and rows, and save both in the folder; prints what it made."""
     lexicon = train_lexicon()
     tokenizer = make_tokenizer(lexicon, seed)
     tokenizer.save_pretrained(folder)
@@ -97,7 +97,7 @@ def _make_sequences(lexicon: Lexicon, folder: Path, seed: int, number: int) -> t
 
 
 def _renamable(tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], list[int]]:
-    """Tokens that only occur in names: those that begin a word, and those that go on with one."""
+    """Tokens that only occur in names: those that begin a word, and those that continue one."""
     fixed = {token for text in _fixed_texts() for token in tokenizer(text, add_special_tokens=False)["input_ids"]}
     words = {token: text for text, token in tokenizer.get_vocab().items() if re.fullmatch("Ġ?[A-Za-z]+", text)}
     free = [token for token in sorted(words) if token not in fixed]

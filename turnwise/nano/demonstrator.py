@@ -1,15 +1,15 @@
 """The mixed demonstrator: it knows the rules of the search task and plays them badly. The nano model imitates it.
 
-It keeps notes of the documents it has been shown and always knows which place it should look at next. What it does then
-is drawn at random, turn by turn, without regard to what would work:
+It keeps notes of the documents it has seen and always knows which place to look up next. What it then does is
+random, turn by turn, regardless of what would work:
 
-- how it words a query is drawn from a fixed list in which the wordings that find a country are rare (`WORDINGS`);
-- it searches for something else than it should (`ASTRAY`), writes a malformed turn (`CARELESS`);
+- it words a query from a fixed list in which the wordings that find a country are rare (`WORDINGS`);
+- it searches for something other than it should (`ASTRAY`), or writes a malformed turn (`CARELESS`);
 - it gives up with a guess although searches are left (`GIVES_UP`);
-- when it has the fact before its eyes it may give another one (`MISREADS`) or search on (`DOUBTS`);
-- of two cities to compare it may look at one only (`SKIPS`).
+- when it has read the fact it may give another one (`MISREADS`) or keep searching (`DOUBTS`);
+- of two cities to compare it may look up only one (`SKIPS`).
 
-So every step of a good plan occurs and is often right, but no episode follows one other than by chance. In the real
+So every step of a good plan occurs and is often right, but an episode follows one only by chance. In the real
 environment it succeeds in 56% of the 1-hop, 35% of the 2-hop and 20% of the 3-hop questions (1,500 seeds each).
 """
 
@@ -38,7 +38,7 @@ WORDINGS = {
 }
 """Query wordings and how often each is used; `{word}` is one word of the name."""
 
-# The facts that lead from the place named in the question to the place that is asked about.
+# The facts that lead from the place named in the question to the place asked about.
 _PATHS = {"name": (), "by capital": (), "by city": ("country",), "capital by city": ("country", "capital")}
 _PATHS["by larger city"] = ("country",)
 _DOCUMENT = re.compile(r"(.+?) : (city|country) in (.+)")
@@ -112,7 +112,7 @@ class Demonstrator:
         return value if value and self.rng.random() > MISREADS else self.rng.choice(others)
 
     def _seen(self) -> list[str]:
-        """Everything that has been named so far: the question's names, and what the notes hold."""
+        """Every name so far: those in the question, and those in the notes."""
         noted = [text for name, facts in self.notes.items() for text in (name, *facts.values())]
         return [*self.goal.names, *noted]
 

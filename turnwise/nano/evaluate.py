@@ -1,6 +1,6 @@
-"""Measuring the nano model in the real environments, with a plain sampler of its own.
+"""Measure the nano model in the real environments, with its own simple sampler.
 
-All episodes go in lock-step: at each step every one consumes one token, forced (what it observes) or sampled. They all
+All episodes run in lock-step: at each step every one consumes one token, forced (what it observes) or sampled. They all
 start at position 0, so there is no padding and no mask.
 """
 
@@ -25,7 +25,7 @@ MAX_TURN_TOKENS = 48
 
 @dataclass(kw_only=True)
 class Attempt:
-    """One episode under way: tokens still to be read, tokens of the turn being written, and the count so far."""
+    """One running episode: tokens still to be read, tokens of the turn being written, and the counts so far."""
 
     env: SearchEnv | Game
     task_id: str
@@ -91,7 +91,7 @@ def _begin(env: Env, seed: int, tokenizer: PreTrainedTokenizerFast) -> Attempt:
 
 
 def _observed(text: str, tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    # What an environment says must not become a chat marker.
+    # An environment's text must not become a chat marker.
     ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     return [USER_ID, *ids, AGENT_ID]
 
@@ -103,7 +103,7 @@ def _sample(logits: Tensor, temperature: float, generator: torch.Generator) -> T
 
 
 def _advance(attempt: Attempt, sampled: int, tokenizer: PreTrainedTokenizerFast) -> int:
-    """The token this attempt consumes next: one it has yet to read, else the sampled one, which may end its turn."""
+    """The next token of this attempt: one it has yet to read, otherwise the sampled one, which may end its turn."""
     if attempt.unread:
         return attempt.unread.pop(0)
     attempt.written.append(sampled)

@@ -1,4 +1,4 @@
-"""Rows of fixed length, filled with whole sequences that never see each other. Needs numpy alone."""
+"""Rows of fixed length, filled with whole sequences that never see each other. Needs only numpy."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Packed:
     """Token rows. Two sequences `[2, 9, 4]` and `[2, 4]` in a row of six:
 
     ids    = [[2, 9, 4, 2, 4, 0]]
-    starts = [[1, 0, 0, 1, 0, 1]]    # padding counts as a sequence of its own
+    starts = [[1, 0, 0, 1, 0, 1]]    # padding counts as a separate sequence
     """
 
     ids: NDArray[np.uint16]
     starts: NDArray[np.bool_]
     word_starts: NDArray[np.int64]
-    """Tokens that begin a word of a name and occur nowhere else; they may be exchanged for one another."""
+    """Tokens that begin a word of a name and occur nowhere else; they can be exchanged for one another."""
     word_parts: NDArray[np.int64]
     """The same for tokens inside words."""
 
     def save(self, folder: Path) -> None:
-        """Write the rows to the folder, compressed."""
+        """Save the rows to the folder, compressed."""
         np.savez_compressed(
             folder / DATA_FILE,
             ids=self.ids,
@@ -42,7 +42,7 @@ class Packed:
 
 
 def load_rows(folder: Path) -> Packed:
-    """The rows that `Packed.save` left in a folder."""
+    """The rows that `Packed.save` wrote to a folder."""
     path = folder / DATA_FILE
     if not path.exists():
         raise ValueError(f"no {DATA_FILE} in {folder}; make it first: python -m turnwise.nano --stage data")

@@ -1,4 +1,4 @@
-"""A mixed demonstrator of `game/guess-number-easy`: half of its guesses heed what it was told."""
+"""A mixed demonstrator of `game/guess-number-easy`: half of its guesses follow the hints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from random import Random
 from turnwise.envs.games.game import Game, box
 from turnwise.envs.registry import make
 
-HEEDS, CARELESS = 0.5, 0.03
+FOLLOWS_HINTS, CARELESS = 0.5, 0.03
 _HIGH = 10
 _ANSWER = re.compile(r"My number is (higher|lower) than (\d+)")
 
@@ -31,6 +31,6 @@ def play_guess_number(rng: Random, *, seed: int) -> tuple[list[tuple[str, str]],
 
 
 def _guess(low: int, high: int, rng: Random) -> str:
-    heeds = rng.random() < HEEDS and low <= high  # heedless guesses can leave a range that is empty
-    number = str(rng.randint(low, high) if heeds else rng.randint(1, _HIGH))
+    follows = rng.random() < FOLLOWS_HINTS and low <= high  # careless guesses can leave an empty range
+    number = str(rng.randint(low, high) if follows else rng.randint(1, _HIGH))
     return number if rng.random() < CARELESS else box(number)

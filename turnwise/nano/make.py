@@ -1,4 +1,4 @@
-"""`make_nano`: the whole way from nothing to a model folder, in three stages that can run on different machines."""
+"""`make_nano`: from nothing to a model folder, in three stages that can run on different machines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_nano(
 ) -> None:
     """Make the nano model: tokenizer and rows (`data`), the weights (`train`), the figures (`evaluate`).
 
-    Every stage finds what the one before it left in the folder. `data` and `evaluate` need the `search` extra, `train`
+    Every stage reads what the previous one left in the folder. `data` and `evaluate` need the `search` extra, `train`
     only torch and transformers. Equal arguments give an equal model, up to the arithmetic of the device.
     """
     folder = Path(output_folder)
@@ -53,7 +53,7 @@ def make_data(folder: Path, *, seed: int, worlds: int, processes: int) -> None:
 
 
 def print_evaluation(folder: Path, *, device: str, episodes: int) -> None:
-    """Print the model's figures in every environment it was made for, sampled and greedy, on validation entities."""
+    """Print the model's results in every environment it was made for, sampled and greedy, on validation entities."""
     from turnwise.envs import make  # here, for the same reason
     from turnwise.nano.evaluate import evaluate
 

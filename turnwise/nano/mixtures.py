@@ -15,14 +15,14 @@ from turnwise.nano.tokenizer import AGENT_ID, END_ID, MARKERS, VOCABULARY
 
 COPY_LENGTH = 256
 SOURCES = (4, 96)
-"""Fewest and most tokens to copy from, drawn evenly on a log scale: short sources teach, long ones are the aim."""
+"""Fewest and most tokens to copy from, drawn evenly on a log scale: short sources teach, long ones are the goal."""
 COPY_SHARE, RENAMED_SHARE = 1 / 16, 0.6
-"""Of the mixture's rows, those that are copying data; of the others, those whose names are exchanged."""
+"""Share of the mixture's rows that are copying data; of the others, share with exchanged names."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows of tokens; `starts` opens a sequence, `trained` marks the tokens whose prediction is learnt."""
+    """Rows of tokens; `starts` opens a sequence, `trained` marks the tokens whose prediction is trained."""
 
     ids: Tensor
     starts: Tensor
@@ -72,9 +72,9 @@ def spoken(ids: Tensor) -> Tensor:
 
 
 def rename(ids: Tensor, classes: tuple[Tensor, ...], generator: torch.Generator) -> Tensor:
-    """Exchange the tokens of each class for one another, by another permutation in each row.
+    """Exchange the tokens of each class for one another, by a different permutation in each row.
 
-    It makes names that no corpus holds out of those that one does, and keeps who is who.
+    This turns existing names into new ones and keeps their identity within a row.
     """
     rows = ids.shape[0]
     table = torch.arange(VOCABULARY, device=ids.device).repeat(rows, 1)

@@ -1,8 +1,8 @@
-"""The nano model's shape: a plain Llama, which every engine can load, started so that it learns to copy early.
+"""The nano model's shape: a plain Llama, which every engine can load, initialised so that it learns to copy early.
 
 Copying takes two heads in a row: one that looks at the previous token, and one that finds the token whose predecessor
-was the present one. From random weights the first is slow to appear, because rotary positions give a head nothing to
-hold on to: its queries and keys depend on the tokens alone. So all embeddings start with one channel in common, and one
+was the current one. From random weights the first is slow to appear, because rotary positions alone give a head no
+anchor: its queries and keys depend only on the tokens. So all embeddings start with one common channel, and one
 head of the first layer starts by looking at the previous token through it. All else is random, and all is trained.
 """
 
@@ -23,7 +23,7 @@ _COMMON = 3.0
 _SHARPNESS = 5.0
 """How much more the previous token scores in that head than its neighbours, roughly."""
 _FAST = 0.1
-"""Radians a token: pairs of channels that turn faster tell neighbours apart."""
+"""Radians per token: pairs of channels that rotate faster tell neighbours apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Shape:
     """Sizes of the model; the defaults give 3.7 million parameters (7.3 MB in bf16).
 
     Reading takes a chain of about three attention steps (previous token, find the document, find the field), so four
-    layers are the least that leaves room; width costs less time than depth where kernels are small.
+    layers are the minimum; width costs less time than depth when kernels are small.
     """
 
     width: int = 256
@@ -42,7 +42,7 @@ class Shape:
 
 
 def build_model(shape: Shape, *, seed: int) -> LlamaForCausalLM:
-    """A model with random weights that depend on the seed alone."""
+    """A model with random weights that depend only on the seed."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=shape.width,
@@ -68,7 +68,7 @@ def build_model(shape: Shape, *, seed: int) -> LlamaForCausalLM:
 def _look_back(model: LlamaForCausalLM) -> None:
     """Make the first head attend to the previous token.
 
-    Rotary positions turn pair f of a head's channels by position * θ_f. Query (1, 0) and key (cos θ_f, sin θ_f) then
+    Rotary positions rotate pair f of a head's channels by position * θ_f. Query (1, 0) and key (cos θ_f, sin θ_f) then
     score Σ_f cos(θ_f (distance - 1)), which is largest at distance 1. Slow pairs would only add noise.
     """
     embeddings = model.get_parameter("model.embed_tokens.weight")

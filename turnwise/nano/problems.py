@@ -67,7 +67,7 @@ KINDS: dict[int, tuple[Callable[[MadeUpWorld, Random], Problem], ...]] = {
     2: (_fact_by_city,),
     3: (_population_of_capital, _fact_by_larger_city),
 }
-"""Kinds of questions by the number of documents they take; `Problem.queries` holds those documents' names."""
+"""Kinds of questions by the number of documents they take; `Problem.queries` has those documents' names."""
 
 
 def draw_problem(world: MadeUpWorld, hops: int, rng: Random) -> Problem:

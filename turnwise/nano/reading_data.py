@@ -1,7 +1,7 @@
-"""Reading data: documents on the table, questions about them, right answers. No searching, so no plan to imitate.
+"""Reading data: documents, questions about them, right answers. No searching, so no plan to imitate.
 
-A reading example is a chat of its own form: documents and question stand in one message, where the search environment
-asks first and shows one document a turn. Questions are those of the environment, over one to three documents.
+A reading example is a chat in a different form: documents and question are in one message, while the search environment
+asks first and shows one document per turn. Questions are those of the environment, over one to three documents.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The nano model's tokenizer: a small byte-level BPE in which a name has the same tokens wherever it stands.
+"""The nano model's tokenizer: a small byte-level BPE in which a name has the same tokens everywhere.
 
-Three rules, each for the sake of copying or of honest text:
+Three rules, for copying or for exact text:
 
-1. Every piece of text between tags or line breaks starts with one blank of its own, which decoding takes away again. So
+1. Every piece of text between tags or line breaks starts with one extra blank, which decoding removes again. So
    `<search>bamako` and ` bamako` share their tokens, and every text round-trips exactly.
-2. A digit is always a token by itself, and the blank before a number is another: ` 962` is four tokens, and no more
-   blanks come out than went in.
+2. A digit is always a separate token, and so is the blank before a number: ` 962` is four tokens, and decoding
+   adds no blanks.
 3. The protocol's tags are single tokens but *not* special ones: an observation may contain them. Only the chat markers
-   are special, and untrusted text is kept from becoming one by `split_special_tokens=True`.
+   are special, and `split_special_tokens=True` keeps untrusted text from becoming one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 PAD, BEGIN, USER, AGENT, END = "<|pad|>", "<|begin|>", "<|user|>", "<|agent|>", "<|end|>"
 MARKERS = (PAD, BEGIN, USER, AGENT, END)
-"""Their ids are their places in this tuple. `BEGIN` opens text that is no chat; a chat starts with `USER`."""
+"""Their ids are their positions in this tuple. `BEGIN` opens text that is not a chat; a chat starts with `USER`."""
 PAD_ID, BEGIN_ID, USER_ID, AGENT_ID, END_ID = range(len(MARKERS))
 
 TAGS = tuple(f"<{slash}{name}>" for name in ("think", "search", "information", "answer") for slash in ("", "/"))
@@ -34,7 +34,7 @@ _OWN_BLANK = "(?:" + "|".join([r"\A", *(f"(?<={re.escape(text)})" for text in (*
 
 
 def train_tokenizer(texts: Iterable[str], *, vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
-    """A tokenizer with exactly `vocabulary` tokens, learnt from these texts."""
+    """A tokenizer with exactly `vocabulary` tokens, trained on these texts."""
     core = Tokenizer(models.BPE())
     core.normalizer = normalizers.Prepend(" ")
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -53,7 +53,7 @@ def train_tokenizer(texts: Iterable[str], *, vocabulary: int = VOCABULARY) -> Pr
     core.train_from_iterator(texts, trainer)
     core.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in _SINGLE])
     if core.get_vocab_size() != vocabulary:
-        raise ValueError(f"the texts give only {core.get_vocab_size()} of {vocabulary} tokens; bring more text")
+        raise ValueError(f"the texts give only {core.get_vocab_size()} of {vocabulary} tokens; provide more text")
     return _for_transformers(core)
 
 

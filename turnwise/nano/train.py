@@ -1,6 +1,6 @@
-"""Training the nano model: first copying alone, until it copies; then reading and mixed episodes with some copying.
+"""Train the nano model: first copying alone, until it copies; then reading and mixed episodes with some copying.
 
-Needs torch, transformers and the rows that `data.py` wrote, no environment.
+Needs torch, transformers and the rows that `data.py` wrote, but no environment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Settings:
     """How long and how fast to train; the defaults are for one large GPU."""
 
     copy_steps: int = 6_000
-    """At most; the stage ends when `copied_enough` of the tokens that can be foretold are."""
+    """At most; the stage ends when the model predicts `copied_enough` of the predictable tokens."""
     copied_enough: float = 0.97
     steps: int = 12_000
     batch_tokens: int = 32_768
@@ -39,11 +39,11 @@ class Settings:
     warm_up: int = 200
     weight_decay: float = 0.1
     minutes: float = math.inf
-    """The schedule is shortened to fit; a run that fits anyway depends on the seed alone."""
+    """The schedule is shortened to fit; a run that fits anyway depends only on the seed."""
 
 
 def train(folder: Path, *, seed: int, device: str, settings: Settings, shape: Shape) -> LlamaForCausalLM:
-    """Train on the folder's rows and save the model beside them, in bf16."""
+    """Train on the folder's rows and save the model next to them, in bf16."""
     rows = load_rows(folder)
     model = build_model(shape, seed=seed)
     nn.Module.to(model, device)
@@ -57,7 +57,7 @@ def train(folder: Path, *, seed: int, device: str, settings: Settings, shape: Sh
 
 
 class Clock:
-    """Says how much of the allowed time is used, and when to print again."""
+    """Tracks how much of the allowed time is used, and when to print again."""
 
     def __init__(self, *, minutes: float) -> None:
         self._start = self._printed = time.monotonic()
@@ -70,11 +70,11 @@ class Clock:
 
     @property
     def used(self) -> float:
-        """Share of the allowed time that is over."""
+        """Share of the allowed time that has passed."""
         return self.seconds / self._allowed
 
     def due(self) -> bool:
-        """Whether the last line is some seconds old; true at most once in that time."""
+        """Whether the last line is a few seconds old; true at most once in that time."""
         now = time.monotonic()
         due = now - self._printed >= _PRINT_SECONDS
         self._printed = now if due else self._printed
@@ -82,7 +82,7 @@ class Clock:
 
 
 class Learner:
-    """The model, its optimiser, and running figures that stay on the device until they are printed."""
+    """The model, its optimiser, and running metrics that stay on the device until they are printed."""
 
     def __init__(self, model: LlamaForCausalLM, settings: Settings) -> None:
         self.model, self.settings = model, settings
@@ -105,7 +105,7 @@ class Learner:
         self.loss, self.accuracy = loss.detach(), self.accuracy.lerp(accuracy, 0.05)
 
     def _measure(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Mean loss and accuracy over the tokens to be learnt."""
+        """Mean loss and accuracy over the trained tokens."""
         device = batch.ids.device.type
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             logits = forward(self.model, batch.ids, batch.starts)[:, :-1]
@@ -135,7 +135,7 @@ def learn_copying(learner: Learner, clock: Clock, *, seed: int, device: str) -> 
         learner.step(batch, rate=1.0)
         if clock.due():
             print(f"{clock.seconds:6.1f} s  copying: {learner}", flush=True)
-        # Read now and then only: each look at the accuracy waits for the device.
+        # Read rarely: each look at the accuracy waits for the device.
         copies = learner.steps % 50 == 0 and float(learner.accuracy) >= settings.copied_enough
         if copies or learner.steps >= settings.copy_steps or clock.used > _MOST_TIME_FOR_COPYING:
             break
@@ -143,7 +143,7 @@ def learn_copying(learner: Learner, clock: Clock, *, seed: int, device: str) -> 
 
 
 def learn_mixture(learner: Learner, rows: Packed, clock: Clock, *, seed: int, device: str) -> None:
-    """Train on the mixture while the rate falls along a cosine."""
+    """Train on the mixture while the rate follows a cosine."""
     settings, used_before = learner.settings, clock.used
     batches = mixed_batches(rows, settings.batch_tokens, seed=seed, device=device)
     for step in count():

@@ -1,8 +1,8 @@
 """Made-up worlds: the documents of `search/geo-*`, about places that do not exist.
 
-Names are recombined from words of the real world's *train* split, so that they look like names and yet nothing about
-them can be known by heart: whoever answers must have read. A world is small, used for a few hundred examples and thrown
-away. No real fact about a country, of any split, is ever shown.
+Names are recombined from words of the real world's *train* split, so that they look like names but nothing about
+them can be memorised: to answer, the model must read. A world is small, used for a few hundred examples and discarded.
+No real fact about a country, of any split, is ever shown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Critics of language models: a head on the policy's own trunk, or a model of its own; scalar or categorical.
+"""Critics of language models: a head on the policy's trunk, or a separate model; scalar or categorical.
 
-A critic values the state before every sampled token. Whether the algorithm reads it per token or per turn is the row's
-choice, not the critic's.
+A critic values the state before every sampled token. The algorithm's row decides whether it is read per token or per
+turn, not the critic.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Bins:
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """What a critic says per sampled token; zero elsewhere."""
+    """A critic's output per sampled token; zero elsewhere."""
 
     value_T: Tensor
     logits_TB: Tensor | None = None
-    """Of a categorical critic."""
+    """Only for a categorical critic."""
 
 
 class Critic(nn.Module):
-    """A value head in single precision over hidden states. It starts at zero: every state is worth the same."""
+    """A value head in single precision over hidden states. It starts at zero: every state has the same value."""
 
     def __init__(
         self, width: int, *, trunk: PreTrainedModel | None = None, detached: bool = False, bins: Bins | None = None
@@ -77,9 +77,9 @@ class Critic(nn.Module):
 
     @classmethod
     def separate(cls, model: PreTrainedModel, *, bins: Bins | None = None) -> Critic:
-        """A critic with a trunk of its own, a copy of the model's: the policy's, or any other causal LM's.
+        """A critic with a separate trunk, copied from a model: the policy's, or any other causal LM's.
 
-        What trains in the model trains in the copy.
+        What trains in the model also trains in the copy.
         """
         check_packing(model)
         trunk = copy.deepcopy(model.base_model)
@@ -89,16 +89,16 @@ class Critic(nn.Module):
         return cls(trunk.config.hidden_size, trunk=trunk.train(), bins=bins).to(model.device)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters that train, by name."""
+        """The trainable parameters by name."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 
     def values(self, batch: TokenBatch, hidden_Td: Tensor) -> Values:
-        """Values of the states before the sampled tokens, from the policy's hidden states or those of its own trunk."""
+        """Values of the states before the sampled tokens, from the policy's hidden states or its own trunk's."""
         return self._values(batch, self._states(batch, hidden_Td))
 
     @torch.no_grad()
     def assess(self, batch: TokenBatch, policy: TextPolicy) -> TokenBatch:
-        """The batch with `value_T` filled in, and `bootstrap_S` where cut trajectories still wait for it."""
+        """The batch with `value_T` filled in, and `bootstrap_S` for cut trajectories that still lack it."""
         states_Td = self._states(batch, policy.hidden(batch) if self.trunk is None else None)
         value_T = self._values(batch, states_Td).value_T
         return batch.with_(value_T=value_T, bootstrap_S=self._bootstrap(batch, states_Td))
@@ -119,7 +119,7 @@ class Critic(nn.Module):
         return Values(value_T=value_T, logits_TB=blank_TB.index_copy(0, token_M, logits_MB))
 
     def _bootstrap(self, batch: TokenBatch, states_Td: Tensor) -> Tensor:
-        """Values of the states in which trajectories were cut, where not known yet; equal in all their sequences."""
+        """Values of the states in which trajectories were cut, if not known yet; equal in all their sequences."""
         waiting_S = batch.waiting_S
         if batch.bootstrap_S is not None and not bool(waiting_S.any()):
             return batch.bootstrap_S
@@ -129,7 +129,7 @@ class Critic(nn.Module):
         return torch.where(waiting_S, torch.where(last_S >= 0, value_S, 0).to(known_S), known_S)
 
     def _read(self, states_Md: Tensor) -> tuple[Tensor, Tensor]:
-        """Scalar values, and the raw output that they come from."""
+        """Scalar values, and the raw output they come from."""
         output_MB = self.head(states_Md.to(self.head.weight.dtype))
         if self.bins is None:
             return output_MB.squeeze(1), output_MB

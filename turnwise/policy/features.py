@@ -1,7 +1,7 @@
-"""Policies without words: small networks over observation features, scored through the same batch as language models.
+"""Policies without text: small networks over observation features, scored through the same batch as language models.
 
-An action is a turn of one token. A discrete action is the token's id; a Gaussian one lies in `extra_T["actions"]`, and
-its id says nothing. The observation that an action answers lies in `extra_T["features"]` at the action's own row.
+An action is a turn of one token. A discrete action is the token's id; a Gaussian one is in `extra_T["actions"]`, and
+its id means nothing. The observation for an action is in `extra_T["features"]` at the action's own row.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Actions:
 
 
 class FeaturePolicy(nn.Module):
-    """A network that chooses actions, and another of the same shape that values states if asked to.
+    """A network that chooses actions, and optionally another of the same shape that values states.
 
     `FeaturePolicy.mlp(4, actions=Discrete(count=2), value=True)` plays CartPole.
     """
@@ -94,7 +94,7 @@ class FeaturePolicy(nn.Module):
         value: bool = False,
         seed: int = 0,
     ) -> FeaturePolicy:
-        """For pictures of (channels, height, width); every layer but the first halves height and width."""
+        """For images of (channels, height, width); every layer but the first halves height and width."""
         noise = torch.Generator().manual_seed(seed)
         layers: list[nn.Module] = []
         depth, height, breadth = shape
@@ -106,7 +106,7 @@ class FeaturePolicy(nn.Module):
         return cls(nn.Sequential(*layers), width, actions=actions, value=value, seed=seed + 1)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters that train, by name."""
+        """The trainable parameters by name."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 
     @torch.no_grad()
@@ -119,7 +119,7 @@ class FeaturePolicy(nn.Module):
     def score(
         self, batch: TokenBatch, *, temperature: float = 1.0, entropy: bool = False, collision: bool = False
     ) -> Scores:
-        """What the policy says about the actions taken, and values if it has them; zero elsewhere."""
+        """The policy's scores of the actions taken, and values if it has them; zero elsewhere."""
         token_M = batch.sampled_T.nonzero().squeeze(1)
         features_M = _stream(batch, FEATURES)[token_M]
         taken = batch.ids_T if isinstance(self.actions, Discrete) else _stream(batch, ACTIONS)
@@ -137,9 +137,9 @@ class FeaturePolicy(nn.Module):
 
     @torch.no_grad()
     def assess(self, batch: TokenBatch) -> TokenBatch:
-        """The batch with `value_T` filled in, and `bootstrap_S` where cut trajectories still wait for it.
+        """The batch with `value_T` filled in, and `bootstrap_S` for cut trajectories that still lack it.
 
-        A cut trajectory ends with a token of the environment (`Trajectory.final_ids`) that bears the last features.
+        A cut trajectory ends with an environment token (`Trajectory.final_ids`) that has the last features.
         """
         if self.value is None:
             raise ValueError("this policy has no value network; make it with value=True")
@@ -206,13 +206,13 @@ class _Vector:
         return (self.log_spread + math.log(2 * math.pi * math.e) / 2).sum().expand(self.mean.shape[0])
 
     def collision(self) -> Tensor:
-        raise ValueError("Σp² is a matter of discrete actions; use another estimator of the clipping bias than 'logit'")
+        raise ValueError("Σp² needs discrete actions; use another estimator of the clipping bias than 'logit'")
 
 
 def _stream(batch: TokenBatch, name: str) -> Tensor:
     if name not in batch.extra_T:
         raise ValueError(
-            f"the batch has no {name!r}; add them with batch.with_(extra_T={{{name!r}: ...}}), a row a token"
+            f"the batch has no {name!r}; add them with batch.with_(extra_T={{{name!r}: ...}}), one row per token"
         )
     return batch.extra_T[name]
 

@@ -1,7 +1,7 @@
-"""Log-prob, entropy and kin of given tokens, straight from hidden states: the full logits never exist.
+"""Log-prob, entropy and more of given tokens, directly from hidden states, without ever building the full logits.
 
-The last layer of a language model is where memory goes: 16k tokens over 152k words are 10 GB of logits, several times
-over in a plain backward pass. Here the forward pass walks over tokens and keeps a few numbers for each; the backward
+The last layer of a language model takes the most memory: 16k tokens over 152k words are 10 GB of logits, several times
+over in a plain backward pass. Here the forward pass goes over tokens and keeps a few numbers for each; the backward
 pass recomputes logits block by block over the *vocabulary*, so that each row of the weight's gradient is written once.
 """
 
@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 LOGITS_AT_ONCE = {"cuda": 2**27, "cpu": 2**20}
-"""How many logits may exist at a time, by kind of device: enough for large matrix products, or what caches hold."""
+"""How many logits may exist at a time, by kind of device: enough for large matrix products, or what fits in caches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Head:
-    """The last layer of a language model: logits = hidden · weightᵀ + bias, bounded to ± softcap where it is set."""
+    """The last layer of a language model: logits = hidden · weightᵀ + bias, bounded to ± softcap if set."""
 
     weight_Vd: Tensor
     bias_V: Tensor | None = None
@@ -30,7 +30,7 @@ class Head:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenStatistics:
-    """What was asked for, one entry per token, differentiable in hidden states and head; None: not asked for."""
+    """The requested statistics, one entry per token, differentiable in hidden states and head; None: not requested."""
 
     logprob_M: Tensor
     entropy_M: Tensor | None = None
@@ -44,15 +44,15 @@ class TokenStatistics:
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
-    """What stays the same over all blocks."""
+    """What is the same for all blocks."""
 
     temperature: float
     softcap: float | None
     reference_softcap: float | None
     spread: bool
-    """Entropy or collision are wanted, not only the log-prob."""
+    """Whether entropy or collision is requested besides the log-prob."""
     reverse: bool
-    """The KL from the reference is wanted."""
+    """Whether the KL from the reference is requested."""
     at_once: int
 
 
@@ -91,7 +91,7 @@ def token_statistics(
     """Statistics of softmax(logits / temperature) at the given tokens.
 
     `reference` is the reference's hidden states and head: it gives the KL over the whole vocabulary, either way, and is
-    a constant.
+    constant.
     """
     if temperature <= 0:
         raise ValueError(f"temperature must be positive to score tokens, got {temperature}; score greedy tokens at 1")
@@ -176,7 +176,7 @@ class _ChunkedHead(torch.autograd.Function):
 
 @dataclass(frozen=True, kw_only=True)
 class _Sums:
-    """Gradients of the head's inputs; None: not wanted."""
+    """Gradients of the head's inputs; None: not needed."""
 
     hidden_Md: Tensor | None
     weight_Vd: Tensor | None
@@ -184,14 +184,14 @@ class _Sums:
 
     @classmethod
     def like(cls, side: _Side, *, wanted: tuple[bool, bool, bool]) -> _Sums:
-        """Zeros; those of the hidden states, which many blocks add to, in the working precision."""
+        """Zeros; those of the hidden states, which many blocks add to, are in the working precision."""
         hidden_Md = torch.zeros_like(side.hidden_Md, dtype=_working(side.hidden_Md.dtype)) if wanted[0] else None
         weight_Vd = torch.zeros_like(side.weight_Vd) if wanted[1] else None
         bias_V = torch.zeros_like(side.bias_V) if wanted[2] and side.bias_V is not None else None
         return cls(hidden_Md=hidden_Md, weight_Vd=weight_Vd, bias_V=bias_V)
 
     def add(self, side: _Side, words: slice, change: Tensor) -> None:
-        """Take in the gradient of one block of logits."""
+        """Add the gradient of one block of logits."""
         if self.hidden_Md is not None:
             self.hidden_Md.add_(_product(change, side.weight_Vd[words]))
         if self.weight_Vd is not None:
@@ -209,7 +209,7 @@ def _sides(
     reference_weight_Vd: Tensor | None,
     reference_bias_V: Tensor | None,
 ) -> tuple[_Side, _Side | None]:
-    """The policy's side, and the reference's where there is one."""
+    """The policy's side, and the reference's if there is one."""
     mine = _Side(
         hidden_Md=hidden_Md, weight_Vd=weight_Vd, bias_V=bias_V, softcap=task.softcap, temperature=task.temperature
     )
@@ -227,7 +227,7 @@ def _sides(
 def _statistics(logits: Tensor, other: Tensor | None, target_M: Tensor, *, task: _Task) -> Tensor:
     """Rows: log-prob, entropy, collision, KL, reverse KL, log Σ exp of the logits and of the reference's.
 
-    What is not wanted is zero.
+    What is not requested is zero.
     """
     total_M = logits.logsumexp(-1)
     logprob_M = logits.gather(1, target_M[:, None]).squeeze(1) - total_M
@@ -258,7 +258,7 @@ def _logit_gradient(
 ) -> Tensor:
     """Gradient of the five statistics with respect to a block of raw logits, whose first word is number 0.
 
-    Every statistic's gradient is p ⊙ something, but for the one-hot of the log-prob and the reverse KL:
+    Every statistic's gradient is p ⊙ something, except for the one-hot of the log-prob and the reverse KL:
         log p_y: 1{y} − p;   H: −p (log p + H);   Σp²: 2p (p − Σp²);   KL: p (log p − log q − KL);   reverse: p − q
     """
     _, entropy, collision, kl, _, total, other_total = found_7M[:, :, None]
@@ -280,9 +280,9 @@ def _logit_gradient(
 
 
 def _add_at_target(change: Tensor, target_M: Tensor, amount: Tensor) -> Tensor:
-    """Add to each row's target, where it lies in this block."""
+    """Add to each row's target, if it is in this block."""
     width = change.shape[1]
-    if change.is_cuda:  # one more comparison in a fused kernel is free, a scatter would be passes of its own
+    if change.is_cuda:  # a comparison in a fused kernel is free, a scatter needs separate passes
         return change + torch.where(torch.arange(width, device=change.device) == target_M[:, None], amount, 0)
     inside = (target_M >= 0) & (target_M < width)
     return change.scatter_add_(1, target_M.clamp(0, width - 1)[:, None], torch.where(inside[:, None], amount, 0))
@@ -306,7 +306,7 @@ def _blocks(count: int, size: int) -> Iterator[slice]:
 
 
 def _fused(function: Callable[..., Tensor], like: Tensor) -> Callable[..., Tensor]:
-    """On CUDA the element-wise work of a block in one pass over memory, which is what limits it; as it is elsewhere."""
+    """On CUDA fuse a block's element-wise work into one pass over memory, which limits it; elsewhere change nothing."""
     return _FUSED[function] if like.is_cuda else function
 
 

@@ -1,4 +1,4 @@
-"""Names for models that need no download: `nano` ships with us, `pico` is made, `smollm2-135m` is a package's."""
+"""Names of models that need no download: `nano` is shipped, `pico` is generated, `smollm2-135m` is in a package."""
 
 import difflib
 from pathlib import Path
@@ -28,10 +28,10 @@ def is_small(name: str) -> bool:
 
 
 def _require_sensible(name: str) -> None:
-    """ValueError for a slip that would otherwise be looked for on the hub, which takes its time to say no."""
+    """ValueError for a typo that would otherwise be looked up on the hub, which is slow to say no."""
     if Path(name).exists():
         return
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ValueError(f"there is no folder {name}; a model is a folder, a name of the hub, or {', '.join(OWN)}")
+        raise ValueError(f"there is no folder {name}; a model is a folder, a name on the hub, or {', '.join(OWN)}")
     if "/" not in name and (close := difflib.get_close_matches(name, OWN, n=1, cutoff=0.7)):
         raise ValueError(f"there is no model {name!r}; did you mean {close[0]}?")

@@ -1,4 +1,4 @@
-"""The packed forward pass: sequences of any length in one row, without padding, blind to each other.
+"""The packed forward pass: sequences of any length in one row, without padding, unable to see each other.
 
 It plugs into transformers as an attention function, so every model that looks its attention up there can run packed:
 variable-length attention on CUDA in half precision; causal attention over buckets of similar length elsewhere, and
@@ -29,7 +29,7 @@ _VARLEN_OPTIONS = frozenset(inspect.signature(varlen_attn).parameters) if varlen
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Where the sequences of a packed row lie: `Layout.of(torch.tensor([3, 5]))` has offsets [0, 3, 8]."""
+    """Where the sequences of a packed row are: `Layout.of(torch.tensor([3, 5]))` has offsets [0, 3, 8]."""
 
     lengths: tuple[int, ...]
     longest: int
@@ -51,7 +51,7 @@ class Layout:
 
     @cached_property
     def buckets(self) -> list[Tensor]:
-        """Token rows [n, length] of sequences of similar length, shorter ones filled up with their last token."""
+        """Token rows [n, length] of sequences of similar length; shorter ones are padded with their last token."""
         length_S, device = self.offset_S.diff(), self.offset_S.device
         rows: list[Tensor] = []
         for width, group in self._groups.items():
@@ -67,7 +67,7 @@ class Layout:
 
     @cached_property
     def place_T(self) -> Tensor:
-        """Where each token lies in the buckets laid out one after the other."""
+        """The position of each token in the concatenated buckets."""
         place: list[range] = [range(0)] * len(self.lengths)
         start = 0
         for width, group in self._groups.items():
@@ -78,7 +78,7 @@ class Layout:
 
     @cached_property
     def _groups(self) -> dict[int, list[int]]:
-        """Sequences by their rounded length; empty ones are in none."""
+        """Sequences by their rounded length; empty ones are left out."""
         groups: dict[int, list[int]] = {}
         for number, length in enumerate(self.lengths):
             if length:
@@ -94,7 +94,7 @@ def packed_hidden(model: PreTrainedModel, ids_T: Tensor, position_T: Tensor, lay
 
 
 def _varlen_serves(query: Tensor, value: Tensor) -> bool:
-    """The flash kernel wants half precision and heads of equal width; older versions could not be told the window."""
+    """The flash kernel needs half precision and heads of equal width; older versions take no window."""
     fits = query.shape[-1] == value.shape[-1] <= 256 and query.shape[-1] % 8 == 0
     return (
         query.is_cuda and query.dtype in (torch.bfloat16, torch.float16) and fits and "window_size" in _VARLEN_OPTIONS
@@ -103,7 +103,7 @@ def _varlen_serves(query: Tensor, value: Tensor) -> bool:
 
 def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, kind: Kind) -> Tensor:
     attend: Any = varlen_attn
-    # Versions that do not know the option share keys among query heads without being asked.
+    # Versions without the option share keys among query heads anyway.
     options = {"enable_gqa": query.shape[1] != key.shape[1]} if "enable_gqa" in _VARLEN_OPTIONS else {}
     return attend(
         query[0].transpose(0, 1),
@@ -119,9 +119,9 @@ def _varlen(query: Tensor, key: Tensor, value: Tensor, layout: Layout, kind: Kin
     )
 
 
-@torch.compiler.disable  # its loop differs from batch to batch: tracing it would mean compiling anew each time
+@torch.compiler.disable  # its loop differs from batch to batch, so tracing would recompile each time
 def _bucketed(query: Tensor, key: Tensor, value: Tensor, layout: Layout, kind: Kind) -> Tensor:
-    """One call per bucket. The filling comes after every real token, where causal attention cannot see it."""
+    """One call per bucket. The padding comes after every real token, where causal attention cannot see it."""
     # Gathered once for all buckets: the backward pass of a gather writes the whole row, however little it took.
     gathered = [states[0].transpose(0, 1).index_select(0, layout.row_M) for states in (query, key, value)]
     sizes = [rows.numel() for rows in layout.buckets]
@@ -154,6 +154,6 @@ def _band(length: int, window: int, device: torch.device) -> Tensor:
 
 
 def _rounded_up(length: int) -> int:
-    """Few distinct lengths, at most a quarter of them filling (short ones: up to 8)."""
+    """Few distinct lengths, with at most a quarter of padding (short ones: up to 8)."""
     step = max(8, 1 << max(length.bit_length() - 3, 0))
     return -(-length // step) * step

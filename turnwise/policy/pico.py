@@ -1,7 +1,7 @@
-"""The pico models: Llamas of 60,000 parameters, a word or phrase to a token, for studies that need hundreds of runs.
+"""The pico models: Llamas of 60,000 parameters with a word or phrase per token, for studies of hundreds of runs.
 
 `pico` knows the words of `lookup/…` and nothing else, `pico-guess` those of `game/guess-number-…`. They are not shipped
-but made from a seed, in a second, and have learnt nothing. `pico` is seed 0 and `pico-7` is seed 7.
+but generated from a seed, in a second, and are untrained. `pico` is seed 0 and `pico-7` is seed 7.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from typing import TYPE_CHECKING
 from turnwise.cache import cache_folder
 from turnwise.policy.rendering_templates import NANO
 
-if TYPE_CHECKING:  # a name such as `pico-7` is read without torch; a model is made with it
+if TYPE_CHECKING:  # a name such as `pico-7` is parsed without torch; making a model needs it
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-_VERSION = "1"  # part of the folder's name: raise it when the model that a seed makes changes
+_VERSION = "1"  # part of the folder's name: raise it when the model of a seed changes
 _NAME = re.compile(r"(pico(?:-guess)?)(?:-(\d+))?")
 _MARKERS = ("<|pad|>", "<|user|>", "<|agent|>", "<|end|>")
 _UNKNOWN = "?"
-_BLANK = "▁"  # stands before every word, so that words need no other sign between them
+_BLANK = "▁"  # stands before every word, so that words need no other separator
 _HIGHEST = 50  # number that pico-guess knows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What sets one kind of pico model apart from another."""
+    """What distinguishes one kind of pico model from another."""
 
     words: tuple[str, ...]
     """All that the model can say or read; any other word reads as a question mark."""
     context: int
     theta: float
-    """Of the rotary positions: the longer the context, the larger, else far words cannot be found by what they say."""
+    """Base of the rotary positions: it grows with the context, or else distant words cannot be found by content."""
     breaks: str | None = None
-    """Where tokens are phrases: the blanks and line breaks at which one begins, as a regular expression. None: all
+    """If tokens are phrases: a regular expression for the blanks and line breaks at which one begins. None: all
     blanks, so that tokens are words."""
 
 
@@ -61,7 +61,7 @@ def pico_seed(name: str) -> int | None:
 
 
 def pico_folder(name: str) -> Path:
-    """The model of that name as a folder that `from_pretrained` takes, made in the cache on first use."""
+    """The model of that name as a folder for `from_pretrained`, made in the cache on first use."""
     found = _NAME.fullmatch(name)
     assert found is not None
     family, seed = found[1], int(found[2] or 0)
@@ -74,7 +74,7 @@ def pico_folder(name: str) -> Path:
             build_tokenizer(FAMILIES[family]).save_pretrained(draft)
             draft.rename(folder)
         except OSError:
-            if not folder.exists():  # else another process was faster, and its copy is the same
+            if not folder.exists():  # otherwise another process was faster, and its copy is the same
                 raise
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -119,7 +119,7 @@ def build_tokenizer(family: Family = FAMILIES["pico"]) -> PreTrainedTokenizerFas
 
 
 def build_model(seed: int, family: Family = FAMILIES["pico"]) -> LlamaForCausalLM:
-    """A model with random weights that depend on the seed alone."""
+    """A model with random weights that depend only on the seed."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -1,9 +1,9 @@
-"""From chat to token deltas: the template's own text decides what is new, and sampled tokens stay as they were sampled.
+"""From chat to token deltas: the template's own text decides what is new, and sampled tokens stay unchanged.
 
 Every turn the whole conversation goes through the chat template *as text*. If that text begins with the text of the
 tokens so far, the rest is the delta, and only the rest is tokenised. If it does not, the template has rewritten the
-history (Qwen-3 drops old reasoning), and the conversation starts a new sequence. So the prefix property is not assumed:
-it is what decides. Special tokens come from the template alone; what reads like one in a message stays text.
+history (Qwen-3 drops old reasoning), and the conversation starts a new sequence. So the prefix property is not assumed
+but checked. Special tokens come only from the template; what reads like one in a message stays text.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from transformers import PreTrainedTokenizerBase
 
 from turnwise.policy.rendering_templates import TEMPLATES
 
-# Two code points that Unicode keeps for internal use and that no text may contain. `_BREAK` splits what reads like a
-# special token in a message; `_MARK` shows where a sampled turn ends in the template's text. Both shield from trimming.
+# Two code points that Unicode reserves for internal use and that no text may contain. `_BREAK` splits what reads like a
+# special token in a message; `_MARK` shows where a sampled turn ends in the template's text. Both prevent trimming.
 _BREAK, _MARK = "\ufdd0", "\ufdd1"
 _MARKER = re.compile(r"<[|｜][^|｜<>]+[|｜]>")
 _OTHER_TEMPLATE = f"choose one of the templates {', '.join(TEMPLATES)}, or give jinja text (model.template in a recipe)"
 _SHORTEST = 8
-"""Characters per token that one may hope for: a text shorter than that is tokenised whole."""
+"""Optimistic characters per token: a text shorter than that is tokenised whole."""
 _OPEN_REASONING = re.compile(r"<think>\s*\Z")
 _STAND_INS = ("\ufffd", "?", "")
-"""What takes the place of a character that a tokenizer reads as a whole special token: the first that is plain text."""
+"""Replacements for a character that a tokenizer reads as a whole special token: the first that is plain text."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +48,7 @@ class RenderStats:
     prompts: int = 0
     restarts: int = 0
     altered: int = 0
-    """Prompts whose tokens decode to another text, as with tokenizers that normalise Unicode."""
+    """Prompts whose tokens decode to a different text, as with tokenizers that normalise Unicode."""
 
 
 class Renderer:
@@ -89,7 +89,7 @@ class Renderer:
 
     @property
     def end_id(self) -> int | None:
-        """The token by which the template ends a turn."""
+        """The token with which the template ends a turn."""
         return self._special_ids.get(self.end_text)
 
     @property
@@ -106,7 +106,7 @@ class Renderer:
         return conversation
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of these tokens, special ones included."""
+        """The text of these tokens, including special ones."""
         text = self._tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
@@ -125,10 +125,10 @@ class Renderer:
         return [self.shield_all(each) for each in value] if isinstance(value, list) else value
 
     def surely_exceeds(self, text: str, tokens: int) -> bool:
-        """Whether the text needs more than so many tokens, told without looking at all of a very long one.
+        """Whether the text needs more than this many tokens, without reading all of a very long one.
 
-        True only when a beginning of it needs twice as many: where a text is cut, its last word may be split in another
-        way, but no text has half the tokens of its own beginning.
+        True only if a prefix of it needs twice as many: where a text is cut, its last word may be split
+        differently, but no text has half the tokens of its own prefix.
         """
         size = _SHORTEST * tokens
         while size < len(text):
@@ -138,7 +138,7 @@ class Renderer:
         return False
 
     def for_another_thread(self) -> Renderer:
-        """The same renderer with a tokenizer of its own: a tokenizer in use by two threads at once may raise."""
+        """The same renderer with its own tokenizer: a tokenizer used by two threads at once may raise."""
         twin = copy.copy(self)
         twin._tokenizer = copy.deepcopy(self._tokenizer)
         return twin
@@ -156,16 +156,16 @@ class Renderer:
         return text
 
     def showing(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
-        """The same renderer with tools for the template to present; raises ValueError where it presents none."""
+        """The same renderer with tools for the template to show; ValueError if it shows none."""
         other = copy.copy(self)
         other._options = {**self._options, "tools": [self.shield_all(tool) for tool in tools]}
         probe = [{"role": "user", "content": "?"}]
         if other.render(probe) == self.render(probe):
-            raise ValueError("the chat template presents no tools; describe them in the system message instead")
+            raise ValueError("the chat template shows no tools; describe them in the system message instead")
         return other
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of rendered text: its special tokens are the template's, whatever was shielded is plain text."""
+        """Tokens of rendered text: special tokens come from the template, shielded text is plain."""
         ids: list[int] = []
         for piece in self._special.split(text):
             if piece in self._special_ids:
@@ -177,7 +177,7 @@ class Renderer:
     def encode_keeping(self, text: str, turns: Sequence[Sequence[int]]) -> list[int]:
         """Tokens of a rewritten conversation; what is still visible of earlier turns keeps its sampled tokens."""
         *spoken, rest = text.split(_MARK)
-        if len(spoken) != len(turns):  # the template left out whole turns: nothing says which
+        if len(spoken) != len(turns):  # the template dropped whole turns: nothing says which
             return self.encode(text.replace(_MARK, ""))
         ids: list[int] = []
         for part, turn in zip(spoken, turns, strict=True):
@@ -186,7 +186,7 @@ class Renderer:
         return ids + self.encode(rest)
 
     def count(self, prompt: Prompt, text: str) -> None:
-        """Keep the statistics, comparing the text of the tokens with the template's."""
+        """Update the statistics by comparing the text of the tokens with the template's."""
         self.stats.prompts += 1
         self.stats.restarts += prompt.restarts
         self.stats.altered += self.decode(prompt.ids) != text.replace(_BREAK, "")
@@ -199,8 +199,8 @@ class Renderer:
     def _encode_apart(self, parts: Sequence[str]) -> list[int]:
         """Tokens of parts that are cut until none of them reads like a special token.
 
-        What a message spells is not all that a tokenizer may find: it can normalise Unicode or case first, keep its
-        markers in its vocabulary, or not call them special, so that it cannot be told to leave them alone.
+        A tokenizer may find more markers than a message spells: it can normalise Unicode or case first, keep its
+        markers in its vocabulary, or not call them special, so that it cannot be told to ignore them.
         """
         ids, waiting = list[int](), [*reversed(parts)]
         while waiting:
@@ -215,7 +215,7 @@ class Renderer:
         return ids
 
     def _cut(self, text: str) -> list[str]:
-        """The text in two or more, cut inside every special token that the tokenizer finds in it."""
+        """The text in two or more parts, cut inside every special token that the tokenizer finds in it."""
         places = set[int]()
         for start, end in self._special_spans(text):
             places |= {(start + end) // 2} if end - start > 1 else {start, end}
@@ -223,7 +223,7 @@ class Renderer:
         return [text[start:end] for start, end in pairwise([0, *inside, len(text)])]
 
     def _special_spans(self, text: str) -> list[tuple[int, int]]:
-        if not self._tokenizer.is_fast:  # tokenizers in Python do not say where their tokens come from
+        if not self._tokenizer.is_fast:  # tokenizers in Python do not report offsets
             return []
         found = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
         return [
@@ -239,20 +239,20 @@ class Renderer:
         return self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True) if text else []
 
     def _visible(self, part: str, turn: Sequence[int]) -> tuple[list[int], str]:
-        """The longest end of a sampled turn with which `part` of the template's text ends."""
+        """The longest end of a sampled turn that `part` of the template's text ends with."""
         whole = self.decode(turn)
 
         def after(start: int) -> str:
-            # Cut from the whole text, since some tokenizers decode a blank differently at the start of a text.
+            # Cut from the whole text, because some tokenizers decode a blank differently at the start of a text.
             return self.shield(whole.removeprefix(self.decode(turn[:start])))
 
-        # Shorter ends fit wherever longer ones do, so halving finds the longest; at worst nothing is kept.
+        # Shorter ends fit wherever longer ones do, so bisection finds the longest; at worst nothing is kept.
         start = bisect_left(range(len(turn)), True, key=lambda start: part.endswith(after(start)))
         return list(turn[start:]), after(start) if start < len(turn) else ""
 
     def _probe(self) -> tuple[str, str]:
-        """What ends a turn (a special token or nothing), and what the generation prompt writes on a turn's behalf
-        (`<think>` where a template starts the reasoning)."""
+        """What ends a turn (a special token or nothing), and what the generation prompt writes for the model
+        (`<think>` if a template starts the reasoning)."""
         messages = [{"role": "system", "content": self.shield(self.system)}] if self.system else []
         messages += [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!" + _MARK}]
         messages += [{"role": self.observation_role, "content": "?"}]
@@ -261,11 +261,11 @@ class Renderer:
         except TemplateError as error:
             roles = ", ".join(message["role"] for message in messages)
             raise ValueError(
-                f"the chat template refuses a conversation of {roles} ({error}); leave the system message empty "
+                f"the chat template rejects a conversation of {roles} ({error}); leave the system message empty "
                 f"(model.system in a recipe), or {_OTHER_TEMPLATE}"
             ) from error
         if not mark:
-            raise ValueError(f"the chat template leaves out what the model said; {_OTHER_TEMPLATE}")
+            raise ValueError(f"the chat template drops what the model said; {_OTHER_TEMPLATE}")
         end, opening = self._special.match(tail), _OPEN_REASONING.search(tail)
         return end[0] if end else "", opening[0] if opening else ""
 
@@ -282,7 +282,7 @@ class Conversation:
     """What the tokens of the current sequence spell, shielded."""
 
     def observe(self, observation: str, fields: Mapping[str, str] | None = None) -> Prompt:
-        """What comes in before the next turn, as tokens; `fields` of the message are for templates that read them."""
+        """Tokens of what comes before the next turn; `fields` of the message are for templates that read them."""
         renderer = self.renderer
         role = renderer.observation_role if self.turns else "user"
         self.messages.append(
@@ -299,12 +299,12 @@ class Conversation:
         return prompt
 
     def record(self, sampled_ids: Sequence[int]) -> str:
-        """Take note of a sampled turn; returns its text without the token that ended it."""
+        """Record a sampled turn; returns its text without the token that ended it."""
         renderer = self.renderer
         ended = bool(sampled_ids) and sampled_ids[-1] == renderer.end_id
         spoken = sampled_ids[:-1] if ended else sampled_ids
         shielded = renderer.shield(renderer.decode(spoken))
-        if shielded[:1].isspace():  # a template may trim; what was sampled stays
+        if shielded[:1].isspace():  # a template may trim; sampled text stays
             shielded = _BREAK + shielded
         self.turns.append(spoken)
         self.messages.append({"role": "assistant", "content": renderer.opening + shielded + _MARK})
@@ -334,7 +334,7 @@ def _require_markers(name: str, special_ids: Mapping[str, int]) -> None:
 
 
 def _special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """Special tokens by their text, and those that look it: some tokenizers forget to call their markers special."""
+    """Special tokens by their text, and those that look like it: some tokenizers do not mark theirs as special."""
     added = tokenizer.added_tokens_decoder.items()
     return {token.content: id for id, token in added if token.special or _MARKER.fullmatch(token.content)}
 

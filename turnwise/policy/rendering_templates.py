@@ -1,4 +1,4 @@
-"""Chat templates in our own words, for tokenizers that ship none. Each is a jinja text, as transformers reads them."""
+"""Our own chat templates, for tokenizers that have none. Each is jinja text, as in transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LLAMA3 = (
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
 )
 
-# Reasoning stays visible from the last message of the user on: a tool's answer keeps it, a user's drops it.
+# Reasoning stays visible after the user's last message: a tool's answer keeps it, a user's drops it.
 QWEN3 = (
     "{% set last = namespace(user=-1) %}"
     "{% for message in messages %}{% if message['role'] == 'user' %}{% set last.user = loop.index0 %}{% endif %}"
@@ -36,7 +36,7 @@ QWEN3 = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
-# The thriftiest form: no role names and no line breaks, three special tokens in all.
+# The most compact form: no role names and no line breaks, three special tokens in all.
 NANO = (
     "{% for message in messages %}"
     "{% if message['role'] == 'system' %}{{ raise_exception('this form has no system message') }}{% endif %}"

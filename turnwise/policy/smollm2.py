@@ -1,4 +1,4 @@
-"""Model names: `smollm2-135m` is a real pretrained model from an installed package; all others are left as they are."""
+"""`smollm2-135m`: a real pretrained model from an installed package, converted on first use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _gguf_file() -> Path:
 
 
 def _convert_into(folder: Path, gguf_file: Path) -> None:
-    """Convert beside the folder and rename, so that a folder which is there is whole, whoever else converts."""
+    """Convert next to the folder and rename, so that an existing folder is always complete."""
     from turnwise.policy.smollm2_gguf import convert  # needs the gguf package
 
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -46,14 +46,14 @@ def _convert_into(folder: Path, gguf_file: Path) -> None:
         _let_others_read(partial)
         partial.rename(folder)
     except OSError:
-        if not folder.exists():  # else another process was faster, and its copy is as good
+        if not folder.exists():  # otherwise another process was faster, and its copy is as good
             raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def _let_others_read(folder: Path) -> None:
-    """Caches are shared; temporary folders and safetensors files start out private."""
+    """Make a folder readable for all: caches are shared, but temporary folders and safetensors files are private."""
     folder.chmod(0o755)
     for file in folder.iterdir():
         file.chmod(0o644)

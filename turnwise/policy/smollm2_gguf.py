@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
 
-_CONTROL = 3  # GGUF's token type of special tokens
+_CONTROL = 3  # GGUF's token type for special tokens
 _LAYER_NAMES = {
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -48,7 +48,7 @@ def convert(gguf_file: Path, folder: Path) -> None:
 def _value(reader: GGUFReader, name: str) -> Any:
     field = reader.get_field(name)
     if field is None:
-        raise ValueError(f"the GGUF file lacks {name!r}; it holds no model of the expected kind")
+        raise ValueError(f"the GGUF file lacks {name!r}; it is not a model of the expected kind")
     return field.contents()
 
 
@@ -84,7 +84,7 @@ def _weight(tensor: ReaderTensor, heads: Mapping[str, int]) -> torch.Tensor:
 
 
 def _split_halves(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Undo GGUF's row order: it interleaves the two halves of a head, transformers has them one after the other."""
+    """Undo GGUF's row order: it interleaves the two halves of a head, transformers concatenates them."""
     rows, columns = values.shape
     return values.reshape(heads, rows // heads // 2, 2, columns).swapaxes(1, 2).reshape(rows, columns)
 
@@ -102,7 +102,7 @@ def _tokenizer(reader: GGUFReader) -> PreTrainedTokenizerFast:
     tokens: list[str] = _value(reader, "tokenizer.ggml.tokens")
     merges = [tuple(merge.split(" ")) for merge in _value(reader, "tokenizer.ggml.merges")]
     core = Tokenizer(models.BPE(vocab={token: id for id, token in enumerate(tokens)}, merges=merges))
-    # The kind "smollm": every digit by itself, then GPT-2's pieces.
+    # The kind "smollm": each digit separately, then GPT-2's pieces.
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )

@@ -1,4 +1,4 @@
-"""Language-model policies: any transformers causal LM, scored on packed batches; and references to stay near."""
+"""Language-model policies: any transformers causal LM, scored on packed batches; and frozen references."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from turnwise.policy.text_lora import LoraSettings, adapter_off, attach_lora, is
 class TextPolicy:
     """A causal language model that scores packed batches.
 
-    `TextPolicy.load("runs/my-model", lora=LoraSettings(rank=8))`, or `TextPolicy(model)` around one already built.
+    `TextPolicy.load("runs/my-model", lora=LoraSettings(rank=8))`, or `TextPolicy(model)` around an existing model.
     """
 
     provides = frozenset(Need) - {Need.ROUTING}
@@ -60,7 +60,7 @@ class TextPolicy:
             attach_lora(model, lora)
         choose_trainable(model, train, has_adapter=self.has_adapter)
         remove_dropout(model)
-        model.train()  # the two modes differ in dropout, of which there is none, and in that only this one checkpoints
+        model.train()  # only this mode checkpoints; otherwise the modes differ only in dropout, and there is none
         check_packing(model)
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -82,9 +82,9 @@ class TextPolicy:
         """A policy from a local folder or a name that transformers knows.
 
         - `train`: "all", "lora" or parameter-name patterns such as `["*.layers.2?.*"]`; by default the adapter if there
-          is one, else everything.
+          is one, otherwise everything.
         - `checkpointing`: recompute layers in the backward pass; less memory, a third more work.
-        - `compile_layers`: fuse what is memory-bound in each layer; it pays on CUDA, after a slow first step.
+        - `compile_layers`: fuse the memory-bound parts of each layer; pays off on CUDA, after a slow first step.
         """
         model, tokenizer = load_model(name, dtype=dtype, device=device)
         return cls(model, tokenizer, lora=lora, train=train, checkpointing=checkpointing, compile_layers=compile_layers)
@@ -101,11 +101,11 @@ class TextPolicy:
 
     @property
     def room(self) -> int | None:
-        """Tokens that one sequence may have; None where the model sets no limit."""
+        """Maximum tokens per sequence; None if the model sets no limit."""
         return getattr(self.model.config, "max_position_embeddings", None)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The parameters that train, by name."""
+        """The trainable parameters by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     def twin(self) -> TextPolicy:
@@ -136,10 +136,10 @@ class TextPolicy:
         reference: Reference | None = None,
         critic: Critic | None = None,
     ) -> Scores:
-        """What the policy says about the sampled tokens; zero elsewhere.
+        """The policy's scores of the sampled tokens; zero elsewhere.
 
-        With a `reference`, the exact KL to it over the vocabulary too, and from it with `reverse_kl`; with a `critic`,
-        values. The head runs for sampled tokens only.
+        With a `reference`, also the exact KL to it over the vocabulary, and from it with `reverse_kl`; with a `critic`,
+        values. The head runs only for sampled tokens.
         """
         hidden_Td = self.hidden(batch)
         token_M = batch.sampled_T.nonzero().squeeze(1)
@@ -166,7 +166,7 @@ class TextPolicy:
         )
 
     def save(self, folder: str | Path) -> None:
-        """Write a complete model that `from_pretrained` loads, an adapter merged in, and the tokenizer."""
+        """Save a complete model that `from_pretrained` loads, with any adapter merged in, and the tokenizer."""
         with without_progress_bars():
             self.model.save_pretrained(folder, state_dict=merged_state(self.model) if self.has_adapter else None)
         if self.tokenizer is not None:
@@ -203,7 +203,7 @@ class Reference:
     def base_of(cls, policy: TextPolicy) -> Reference:
         """The model under the policy's adapter."""
         if not policy.has_adapter:
-            raise ValueError("the policy has no LoRA to switch off; use Reference.copy_of(policy)")
+            raise ValueError("the policy has no LoRA to turn off; use Reference.copy_of(policy)")
         moving = [name for name in policy.trainable() if not is_adapter(name)]
         if moving:
             raise ValueError(f"the base under the LoRA trains too ({moving[0]}); use Reference.copy_of(policy)")
@@ -211,7 +211,7 @@ class Reference:
 
     @classmethod
     def of_folder(cls, folder: str | Path, *, like: TextPolicy) -> Reference:
-        """The model in a folder, held as `like` is."""
+        """The model in a folder, in the same form as `like`."""
         dtype = "bf16" if like.model.dtype == torch.bfloat16 else "fp32"
         return cls(TextPolicy.load(folder, dtype=dtype, device=like.model.device, train=[]), without_adapter=False)
 

@@ -1,4 +1,4 @@
-"""Getting a causal language model ready: load it, choose what trains, check that it can be packed."""
+"""Prepare a causal language model: load it, choose what trains, check that it can be packed."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.text_lora import is_adapter
 
 Precision = Literal["fp32", "bf16"]
-_CausalLM: Any = AutoModelForCausalLM  # whose stubs do not know `output_loading_info`
+_CausalLM: Any = AutoModelForCausalLM  # its stubs lack `output_loading_info`
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 Train = Literal["all", "lora"] | Sequence[str]
 _CHOOSES_BY_CHANCE = frozenset({"phimoe"})
-"""Seldom enough that a check by a few tokens would not find it."""
+"""Rare enough that a check with a few tokens would not find it."""
 _ROUTER_NOISE = ("jitter_noise", "input_jitter_noise")
 
 
 def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device) -> tuple[PreTrainedModel, Any]:
-    """A causal language model and its tokenizer: `nano`, `smollm2-135m`, a local folder or a name of the hub."""
+    """A causal language model and its tokenizer: `nano`, `smollm2-135m`, a local folder or a name on the hub."""
     if dtype not in PRECISIONS:
         raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(PRECISIONS)}")
     if isinstance(name, Path) and not name.is_dir():
@@ -51,13 +51,13 @@ def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """A saved model's weights under the names of its modules; files name those of experts and some heads otherwise."""
+    """A saved model's weights under the names of its modules; files use other names for experts and some heads."""
     return dict(_whole_model(str(folder), "auto").named_parameters())
 
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """Small files need no bars of transformers across a run's own screen."""
+    """Small files need no progress bars of transformers across a run's own screen."""
     shown = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
@@ -80,12 +80,12 @@ def head_of(model: PreTrainedModel) -> Head:
 
 
 def choose_trainable(model: PreTrainedModel, train: Train | None, *, has_adapter: bool) -> None:
-    """Freeze all but the chosen parameters; None: the adapter if there is one, else everything."""
+    """Freeze all but the chosen parameters; None: the adapter if there is one, otherwise everything."""
     train = train if train is not None else "lora" if has_adapter else "all"
     if train == "lora" and not has_adapter:
         raise ValueError("train='lora' but there is no adapter; give lora=LoraSettings()")
     if train == "all" and has_adapter:
-        raise ValueError("train='all' would train the base under its LoRA; leave lora out, or name the parameters")
+        raise ValueError("train='all' would train the base under its LoRA; omit lora, or name the parameters")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(_is_chosen(name, train))
     if not isinstance(train, str):
@@ -93,44 +93,44 @@ def choose_trainable(model: PreTrainedModel, train: Train | None, *, has_adapter
 
 
 def remove_dropout(model: nn.Module) -> None:
-    """Log-probs must be those of the distribution that was sampled, and nothing is dropped when sampling."""
+    """Turn dropout off: log-probs must belong to the distribution that was sampled, and sampling drops nothing."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        for name, value in vars(module).items():  # families that drop by a function keep the share as a number
+        for name, value in vars(module).items():  # families that call dropout as a function store the rate as a number
             if isinstance(value, float) and (name.endswith(("dropout", "layerdrop")) or name in _ROUTER_NOISE):
                 setattr(module, name, 0.0)
 
 
 def require_finite(model: nn.Module) -> None:
-    """ValueError that names a weight which is not a number: every score would be NaN."""
+    """ValueError that names a non-finite weight: every score would be NaN."""
     for name, parameter in model.named_parameters():
-        # One pass without a temporary of the weight's size: both pass NaN on.
+        # One pass without a temporary of the weight's size: both propagate NaN.
         if parameter.numel() and not all(bool(end.isfinite()) for end in parameter.detach().aminmax()):
             broken = int((~parameter.isfinite()).sum())
             raise ValueError(
-                f"the model's weight {name} holds NaN or infinity in {broken:,} of {parameter.numel():,} places; its "
-                "file is damaged or its training diverged: load an earlier checkpoint or fetch the model again"
+                f"the model's weight {name} has NaN or infinity in {broken:,} of {parameter.numel():,} places; its "
+                "file is damaged or its training diverged: load an earlier checkpoint or download the model again"
             )
 
 
 @torch.no_grad()
 def check_packing(model: PreTrainedModel) -> None:
-    """Run a few tokens to see that packed sequences get the numbers of transformers and that the head is all of it."""
+    """Run a few tokens to check that packed sequences match transformers and that the head is all of it."""
     require_finite(model)
     head = head_of(model)
     if model.config.model_type in _CHOOSES_BY_CHANCE:
         raise ValueError(
-            f"{type(model).__name__} chooses experts by chance while it trains, so that it cannot score what was "
+            f"{type(model).__name__} chooses experts at random while it trains, so it cannot score what was "
             "sampled; use one of the families in docs/models.md"
         )
     if model.base_model is model:
-        raise ValueError(f"{type(model).__name__} has no trunk apart from its head; use one of docs/models.md")
+        raise ValueError(f"{type(model).__name__} has no trunk separate from its head; use one in docs/models.md")
     ids_T = torch.arange(9, device=model.device) % head.weight_Vd.shape[0]
     lengths = [5, 4]
     together = _packed(model, ids_T, lengths)
     if not bool(together.isfinite().all()):
-        raise ValueError(f"{type(model).__name__} overflows in {model.dtype}, though its weights are finite; use fp32")
+        raise ValueError(f"{type(model).__name__} overflows in {model.dtype} although its weights are finite; use fp32")
     _require_blind(model, ids_T, lengths)
     with as_transformers_runs_it(model):
         parts = [part[None] for part in ids_T.split(lengths)]
@@ -139,7 +139,7 @@ def check_packing(model: PreTrainedModel) -> None:
     distance = relative_distance(together, alone)
     if distance > rounding(model):
         raise ValueError(
-            f"{type(model).__name__} packed is off by {distance:.0%} of its own hidden states: it needs more than "
+            f"{type(model).__name__} deviates by {distance:.0%} when packed: it needs more than "
             "tokens and positions, or draws random numbers while it trains; use one of the families in docs/models.md"
         )
     _require_whole_head(model, head, together, logits)
@@ -163,7 +163,7 @@ def _require_causal(name: str) -> None:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{name!r} is neither a folder with a transformers model nor a model that could be fetched: {error}"
+            f"{name!r} is neither a folder with a transformers model nor a model that could be downloaded: {error}"
         ) from error
     if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise ValueError(
@@ -176,7 +176,7 @@ def _require_safetensors(name: str) -> None:
     """ValueError for a folder whose weights are pickled: unpickling runs whatever the file says."""
     if Path(name).is_dir() and not any(Path(name).glob("*.safetensors")):
         raise ValueError(
-            f"{name!r} has no weights in safetensors, and no others are read, because loading them may run code; "
+            f"{name!r} has no weights in safetensors; others are not read, because loading them may run code; "
             "convert a model that you trust with model.save_pretrained"
         )
 
@@ -202,10 +202,10 @@ def _packed(model: PreTrainedModel, ids_T: Tensor, lengths: list[int]) -> Tensor
 
 
 def _require_blind(model: PreTrainedModel, ids_T: Tensor, lengths: list[int]) -> None:
-    """Feed NaN to the first sequence: whatever looks at it, by however small a weight, becomes NaN too.
+    """Feed NaN to the first sequence: anything that sees it, however small the weight, becomes NaN too.
 
-    Equal bits would ask too much: experts multiply together the tokens that chose them, and a matrix product of another
-    size rounds in another way.
+    Equal bits would be too strict: experts multiply together the tokens that chose them, and a matrix product of
+    another size rounds differently.
     """
 
     def poison(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
@@ -218,7 +218,7 @@ def _require_blind(model: PreTrainedModel, ids_T: Tensor, lengths: list[int]) ->
         hook.remove()
     if bool(poisoned[lengths[0] :].isnan().any()):
         raise ValueError(
-            f"in {type(model).__name__} packed sequences see each other: its layers mix tokens outside of attention, "
+            f"in {type(model).__name__} packed sequences see each other: its layers mix tokens outside attention, "
             "as convolutions and state-space layers do; use one of the families in docs/models.md"
         )
 

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, 2106.09685) through peft: attach one, switch it off, merge it for saving."""
+"""Low-rank adapters (LoRA, 2106.09685) through peft: attach one, turn it off, merge it for saving."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class LoraSettings:
     rank: int = 16
     alpha: float = 32.0
     targets: str | tuple[str, ...] = "all-linear"
-    """Names of layers, or all linear ones but the head. Experts and routers stay as they are."""
+    """Names of layers, or all linear ones but the head. Experts and routers are never adapted."""
     seed: int = 0
-    """Of the random start of A; B starts at zero, so that the policy starts as its base."""
+    """Seed for the random start of A; B starts at zero, so that the policy starts as its base."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -63,12 +63,12 @@ def _targets(model: PreTrainedModel, targets: str | tuple[str, ...]) -> str | li
 
 
 def _refuse_adapted_experts(model: PreTrainedModel) -> None:
-    """peft adapts experts by changing the module while it runs, which the engine's thread would see."""
+    """ValueError for experts: peft adapts them by changing the running module, which the engine's thread would see."""
     for name, layer in _adapted(model).items():
         if hasattr(layer, "parameter_name"):
             raise ValueError(
-                f"LoRA cannot adapt {name.removesuffix('.base_layer')}, which holds experts or chooses them; "
-                "leave it out of lora.targets"
+                f"LoRA cannot adapt {name.removesuffix('.base_layer')}, which has or selects experts; "
+                "remove it from lora.targets"
             )
 
 
@@ -79,7 +79,7 @@ def is_adapter(name: str) -> bool:
 
 @contextmanager
 def adapter_off(model: nn.Module) -> Iterator[None]:
-    """The model as it is without its adapter. What was trainable stays so."""
+    """The model without its adapter, inside the block. What was trainable stays so."""
     trainable = {parameter: parameter.requires_grad for parameter in model.parameters()}
     layers = list(_adapted(model).values())
     for layer in layers:
@@ -107,7 +107,7 @@ def share_base(models: Sequence[nn.Module]) -> None:
 
 
 def merged_state(model: nn.Module) -> dict[str, Tensor]:
-    """The weights of an equal model without an adapter, under its own names. The model itself stays as it is."""
+    """The weights of an equal model without an adapter, under its own names. The model itself does not change."""
     state = {
         name.replace(".base_layer.", "."): tensor for name, tensor in model.state_dict().items() if not is_adapter(name)
     }

@@ -1,1 +1,1 @@
-"""Recipes: what a run is told, read from YAML and checked before anything runs."""
+"""Recipes: the settings of a run, read from YAML and checked before anything runs."""

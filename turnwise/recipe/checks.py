@@ -1,4 +1,4 @@
-"""What is wrong with a recipe: one line for each mistake, with the key, what was given and what is allowed."""
+"""What is wrong with a recipe: one line per mistake, with the key, the value given and what is allowed."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from turnwise.recipe.schema import EnvChoice, Recipe
 from turnwise.recipe.seating import check_seats, recipe_of, trained_policies
 from turnwise.words import counted
 
-_PLACE = re.compile(r"[\w.]+:\w+")  # module:Class, an environment of the user's own
+_PLACE = re.compile(r"[\w.]+:\w+")  # module:Class, the user's own environment
 _ALIKE = 0.7
-"""How alike a key and one of another section must be for it to be what was meant."""
+"""How similar a key must be to one of another section to suggest it."""
 
 
 def check_keys(layer: Layer) -> None:
-    """Refuse a key that does not exist, at any depth."""
+    """Reject an unknown key, at any depth."""
     _check_keys(layer, layer.choices, Recipe, ())
 
 
 def explain_mistakes(error: ValidationError, layers: list[Layer]) -> str:
-    """What the types found, one line each, with the file that said it last."""
+    """What the types found, one line each, with the last file that set it."""
     return "\n".join(_readable(item, layers) for item in error.errors())
 
 
 def check_env_name(env_id: str) -> None:
-    """Refuse an environment that does not exist; one of the user's own is found when it is built."""
+    """Reject an unknown environment; the user's own is looked up when it is built."""
     try:
         find(env_id)
     except ValueError as error:
@@ -46,12 +46,12 @@ def check_env_name(env_id: str) -> None:
 
 
 def check_together(recipe: Recipe) -> None:
-    """What only several keys together can get wrong, and needs no model to see."""
+    """Check keys that are wrong only in combination and need no model to check."""
     from turnwise.engine.kinds import check_kind  # here, because these import torch
     from turnwise.sources.checking import check_source
 
     resolve(recipe.algorithm)
-    Guard(recipe.guard)  # it knows its signals
+    Guard(recipe.guard)  # it validates its signals
     check_kind(recipe.engine.kind)
     check_seats(recipe)
     for policy in trained_policies(recipe):
@@ -62,12 +62,12 @@ def check_together(recipe: Recipe) -> None:
 
 
 def find_doubts(recipe: Recipe, *, context: int | None = None) -> list[str]:
-    """What is allowed but hardly meant, in words; `context` are the tokens that an episode has room for."""
+    """Settings that are allowed but probably not meant; `context` is the maximum number of tokens per episode."""
     return [*_training_doubts(recipe), *evaluation_doubts(recipe), *_room_doubts(recipe, context)]
 
 
 def evaluation_doubts(recipe: Recipe) -> Iterator[str]:
-    """Those about how held-out tasks are played."""
+    """The same for how held-out tasks are played."""
     evaluate = recipe.eval
     if evaluate.tries > 1 and evaluate.temperature == 0 and evaluate.episodes:
         yield (
@@ -80,12 +80,12 @@ def _training_doubts(recipe: Recipe) -> Iterator[str]:
     train = recipe.train
     if train.warmup >= train.steps:
         yield (
-            f"train.warmup={train.warmup} leaves none of the {counted(train.steps, 'step')} at the full learning rate; "
+            f"train.warmup={train.warmup} covers all {counted(train.steps, 'step')}: none has the full learning rate; "
             "lower it"
         )
     if recipe.algorithm.cut == "bootstrap" and not recipe.algorithm.needs_critic:
         yield (
-            f"algorithm.cut=bootstrap asks the critic what follows a cut, and {recipe.algorithm.name} has no critic: "
+            f"algorithm.cut=bootstrap needs a critic, and {recipe.algorithm.name} has none: "
             "it does nothing; set algorithm.cut=lost, or choose an algorithm with a critic"
         )
 
@@ -93,16 +93,16 @@ def _training_doubts(recipe: Recipe) -> Iterator[str]:
 def _room_doubts(recipe: Recipe, context: int | None) -> Iterator[str]:
     most = recipe.rollout.max_tokens
     if context is not None and most >= context:
-        yield f"rollout.max_tokens={most} is all that an episode has room for ({context} tokens) or more; lower it"
+        yield f"rollout.max_tokens={most} fills a whole episode ({context} tokens); lower it"
 
 
 def _check_keys(layer: Layer, choices: Any, model: type[BaseModel], place: tuple[str, ...]) -> None:
     if not isinstance(choices, Mapping):
-        return  # of the wrong type, which the types themselves say better
+        return  # wrong type: the types themselves give a better message
     extra = ("preset",) if model is Algorithm else ()
     for key, value in choices.items():
         if key not in model.model_fields and key not in extra:
-            raise ValueError(layer.said_in + _unknown_key(str(key), [*model.model_fields, *extra], place))
+            raise ValueError(layer.prefix + _unknown_key(str(key), [*model.model_fields, *extra], place))
         annotation = None if key in extra else model.model_fields[key].annotation
         if (section := section_of(annotation)) is not None:
             _check_keys(layer, value, section, (*place, str(key)))
@@ -112,7 +112,7 @@ def _check_keys(layer: Layer, choices: Any, model: type[BaseModel], place: tuple
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The section behind a field's type, `Sft | None` included; parts of an algorithm check their own options."""
+    """The section behind a field's type, including `Sft | None`; parts of an algorithm check their own options."""
     options = [option for option in get_args(annotation) or (annotation,) if option is not NoneType]
     found = options[0] if len(options) == 1 else None
     return found if isinstance(found, type) and issubclass(found, BaseModel) and found is not Part else None
@@ -132,7 +132,7 @@ def _unknown_key(key: str, keys: list[str], place: tuple[str, ...]) -> str:
 
 
 def _in_a_section(key: str) -> str:
-    """The key of another section that was meant: `train.steps` for `steps`, `engine.memory_gib` for `engine_gib`."""
+    """The key of another section to suggest: `train.steps` for `steps`, `engine.memory_gib` for `engine_gib`."""
     sections = {name: section_of(field.annotation) for name, field in Recipe.model_fields.items()}
     keys = [f"{name}.{inner}" for name, section in sections.items() if section for inner in section.model_fields]
     near = difflib.get_close_matches(key, keys, n=1, cutoff=_ALIKE)
@@ -142,8 +142,8 @@ def _in_a_section(key: str) -> str:
 def _readable(item: Any, layers: list[Layer]) -> str:
     """One mistake that the types found."""
     place = tuple(str(step) for step in item["loc"])
-    said_in = next((layer.said_in for layer in reversed(layers) if _says(layer.choices, place)), "")
-    given, message = f"{said_in}{'.'.join(place)} is {item['input']!r}", str(item["msg"])
+    prefix = next((layer.prefix for layer in reversed(layers) if _says(layer.choices, place)), "")
+    given, message = f"{prefix}{'.'.join(place)} is {item['input']!r}", str(item["msg"])
     if item["type"] == "model_type":
         return f"{given}; it should be a mapping such as {{{_first_key(place)}: ...}}"
     return f"{given}; {message.replace('Input', 'it', 1).removeprefix('Value error, ')}"
@@ -173,7 +173,7 @@ def _check_groups(recipe: Recipe) -> None:
         below, above = episodes // size * size, (episodes // size + 1) * size
         nearest = f"{below} or {above}" if below else above
         raise ValueError(
-            f"rollout.episodes is {episodes}, which does not hold whole groups of {size} tries (algorithm.sampling); "
+            f"rollout.episodes is {episodes}, which is not a multiple of the group size {size} (algorithm.sampling); "
             f"set it to {nearest}"
         )
 
@@ -185,7 +185,7 @@ def _check_env(env: EnvChoice, *, evaluated: bool) -> None:
         raise ValueError(f"env.wrappers: {error}") from None
     try:
         find(env.id)
-    except ValueError:  # of the user's own
+    except ValueError:  # the user's own
         return
     held_out = env.held_out if evaluated else {}
     for key, arguments in (("kwargs", env.kwargs), ("held_out", {**env.kwargs, **held_out})):

@@ -1,4 +1,4 @@
-"""The layers of a recipe: a file, those that it extends, and the command line; read, written out and joined."""
+"""The layers of a recipe: a file, the files it extends, and the command line; read, expanded and joined."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from turnwise.strict_yaml import parse, read_text
 Choices = dict[str, Any]
 
 RECIPES = Path(__file__).parents[1] / "recipes"
-"""Those that come with the package."""
+"""The recipes shipped with the package."""
 
 _SHORT = {"model": "name", "env": "id", "guard": "mode", "algorithm": "preset", "engine": "kind"}
 """The key that a section's short form stands for: `model: nano` is `model: {name: nano}`."""
 
 _FREE = frozenset({"kwargs", "held_out", "signals", "options"})
-"""Mappings without fixed keys: an empty one is said on purpose and clears what was there."""
+"""Mappings without fixed keys: an empty one is deliberate and clears the lower layers."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """The choices of one file or of the command line, every section written out as a mapping."""
+    """The choices of one file or of the command line, with every section expanded to a mapping."""
 
     choices: Choices
     file: Path | None = None
 
     @property
-    def said_in(self) -> str:
-        """The file as messages begin with it."""
+    def prefix(self) -> str:
+        """Prefix of messages about this layer."""
         return "" if self.file is None else f"{self.file}: "
 
 
 def read_layers(source: Path | None, overrides: Mapping[str, Any]) -> list[Layer]:
-    """Everything that was said, the weakest first."""
+    """All layers, the weakest first."""
     files = [] if source is None else _file_layers(source)
     return [*files, Layer(choices=_sections(_without_kinds(overrides)))]
 
 
 def is_recipe(file: Path) -> bool:
-    """Whether a YAML file is the recipe of a run, and not that of an algorithm alone."""
+    """Whether a YAML file is the recipe of a run, not just of an algorithm."""
     found = _find(file, beside=Path())
     if file.suffix not in (".yaml", ".yml") or not found.is_file():
         return False
@@ -53,7 +53,7 @@ def join(layers: list[Layer]) -> Choices:
     joined: Choices = {}
     for layer in layers:
         if _id_of(layer.choices.get("env")) not in (None, _id_of(joined.get("env"))):
-            joined.pop("env", None)  # arguments belong to the environment that they were written for
+            joined.pop("env", None)  # arguments belong to the environment they were written for
         joined |= {key: _merge(joined.get(key), value) for key, value in layer.choices.items()}
     return joined
 
@@ -80,7 +80,7 @@ def _file_layers(file: Path) -> list[Layer]:
         if following.resolve() in [seen.resolve() for seen in chain]:
             raise ValueError(f"recipes extend each other in a circle: {' → '.join(map(str, (*chain, following)))}")
         chain.append(following)
-        choices = _read(following, said_by=chain[-2] if len(chain) > 1 else None)
+        choices = _read(following, extended_by=chain[-2] if len(chain) > 1 else None)
         parent = choices.pop("extends", None)
         if parent is not None and not isinstance(parent, str):
             raise ValueError(f"{following}: extends is {parent!r}; it should be the path of one recipe")
@@ -90,15 +90,15 @@ def _file_layers(file: Path) -> list[Layer]:
 
 
 def _find(file: Path, *, beside: Path) -> Path:
-    """The file where it says; where there is none, a recipe that comes with the package and goes by this name."""
-    said, ours = beside / file, RECIPES.parent / file
-    return ours if file.parts[:1] == (RECIPES.name,) and ours.is_file() and not said.exists() else said
+    """The file at its path, or, if there is none, the shipped recipe of that name."""
+    path, ours = beside / file, RECIPES.parent / file
+    return ours if file.parts[:1] == (RECIPES.name,) and ours.is_file() and not path.exists() else path
 
 
-def _read(file: Path, *, said_by: Path | None) -> Choices:
+def _read(file: Path, *, extended_by: Path | None) -> Choices:
     if not file.is_file():
-        said = f"{said_by} extends {file}, which is not there" if said_by else f"there is no recipe {file}"
-        raise ValueError(f"{said}; give the path of one, such as recipes/search-nano.yaml")
+        problem = f"{extended_by} extends {file}, which does not exist" if extended_by else f"there is no recipe {file}"
+        raise ValueError(f"{problem}; give the path of one, such as recipes/search-nano.yaml")
     try:
         return parse(read_text(file), shape="a recipe is a mapping of keys to choices, such as {model: nano, seed: 1}")
     except ValueError as error:
@@ -106,7 +106,7 @@ def _read(file: Path, *, said_by: Path | None) -> Choices:
 
 
 def _sections(choices: Mapping[str, Any]) -> Choices:
-    """The choices with short forms written out."""
+    """The choices with short forms expanded."""
     written = {key: _section(key, value) for key, value in choices.items()}
     if isinstance(policies := written.get("policies"), Mapping):
         written["policies"] = {
@@ -120,19 +120,19 @@ def _sections(choices: Mapping[str, Any]) -> Choices:
 def _section(key: str, value: Any) -> Any:
     if key not in _SHORT or not isinstance(value, str | bool):
         return value
-    # One mode for the guard is the mode of every signal.
+    # A single mode for the guard is the mode of every signal.
     return {_SHORT[key]: value, **({"signals": {}} if key == "guard" else {})}
 
 
 def _without_switches(value: Any) -> Any:
-    """Modes as they were written: YAML reads a bare off as False."""
+    """Undo YAML, which reads a bare off as False."""
     if isinstance(value, dict):
         return {key: _without_switches(inner) for key, inner in value.items()}
     return "off" if value is False else value
 
 
 def _without_kinds(overrides: Mapping[str, Any]) -> Choices:
-    """On the command line a bare value beside options arrives as their `kind`: `guard=act guard.patience=2`."""
+    """On the command line a bare value next to options arrives as their `kind`: `guard=act guard.patience=2`."""
     written: Choices = {}
     for key, value in overrides.items():
         if key in _SHORT and isinstance(value, Mapping) and "kind" in value:

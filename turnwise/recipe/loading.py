@@ -1,4 +1,4 @@
-"""Recipes as files: YAML that builds on YAML, changed from the command line, and checked before anything runs."""
+"""Recipes as files: YAML that extends YAML, changed from the command line, and checked before anything runs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from turnwise.strict_yaml import parse, read_text
 from turnwise.trust import require_trust
 
 DEFAULT_ALGORITHM = "turn-ppo-drift"
-"""What trains when nobody says what should: the row that held in most of our runs (docs/stability.md)."""
+"""The row that trains when a recipe names none: it held in most of our runs (docs/stability.md)."""
 
 _ABSENT = "absent"
 
 
 def load_recipe(source: str | Path | None, overrides: Mapping[str, Any] | None = None) -> Recipe:
-    """The recipe of a file with changes on top; None starts from the defaults.
+    """The recipe of a file with changes on top; None means the defaults.
 
     `load_recipe("recipes/search-nano.yaml", {"algorithm": "grpo", "train": {"steps": 200}})`
     """
@@ -39,10 +39,10 @@ def load_recipe(source: str | Path | None, overrides: Mapping[str, Any] | None =
         require_trust(Path(source), [layer.choices for layer in layers if layer.file is not None])
     for layer in layers:
         check_keys(layer)
-    check_env_name(_said(join(layers), "env", "id", EnvChoice().id))  # before the algorithm, which imports torch
+    check_env_name(_text(join(layers), "env", "id", EnvChoice().id))  # before the algorithm, which imports torch
     algorithm = _algorithm(layers)
     try:
-        recipe = Recipe.model_validate(_written_out(join([_unsaid(join(layers)), *layers]), algorithm))
+        recipe = Recipe.model_validate(_written_out(join([_dependent_defaults(join(layers)), *layers]), algorithm))
     except ValidationError as error:
         raise ValueError(explain_mistakes(error, layers)) from None
     recipe = _starting_from_weights(recipe)
@@ -72,15 +72,15 @@ def _row_of(policy: str, choices: Mapping[str, Any], algorithm: Algorithm) -> Al
 
 
 def newest_weights(run: Path) -> Path:
-    """The newest whole checkpoint of a run; that of its imitation stage while reinforcement has none."""
+    """The newest complete checkpoint of a run, or of its imitation stage if reinforcement has none yet."""
     for stage in (run, run / "sft"):
         if (checkpoint := Checkpoints(stage / "checkpoints").latest()) is not None:
             return checkpoint
-    raise ValueError(f"{run} has no whole checkpoint yet; carry on with `turnwise resume {run}`")
+    raise ValueError(f"{run} has no complete checkpoint yet; continue with `turnwise resume {run}`")
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """The whole recipe as YAML, every default written out; `load_recipe` reads it back as it was."""
+    """The whole recipe as YAML with every default; `load_recipe` reads it back unchanged."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
@@ -90,7 +90,7 @@ def differences(first: Recipe, second: Recipe) -> list[str]:
 
 
 def plain_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
-    """The same for two recipes as `config.yaml` keeps them."""
+    """The same for two recipes as stored in `config.yaml`."""
     before, after = dict(_leaves(dict(first))), dict(_leaves(dict(second)))
     return [
         f"{key}: {before.get(key, _ABSENT)} → {after.get(key, _ABSENT)}"
@@ -108,7 +108,7 @@ def _leaves(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _starting_from_weights(recipe: Recipe) -> Recipe:
-    """A run folder as a model stands for its newest weights: they are written down, as the run may go on."""
+    """Replace each run folder given as a model by its newest weights, because that run may continue."""
     policies = {
         name: choice.model_copy(update={"model": _with_weights(choice.model)})
         for name, choice in recipe.policies.items()
@@ -123,39 +123,39 @@ def _with_weights(model: ModelChoice) -> ModelChoice:
     return model.model_copy(update={"name": str(newest_weights(folder))})
 
 
-def _unsaid(choices: Mapping[str, Any]) -> Layer:
-    """Defaults that depend on other choices: the rates of our small models, and no split where there is none."""
-    model, env = _said(choices, "model", "name", ModelChoice().name), _said(choices, "env", "id", "")
+def _dependent_defaults(choices: Mapping[str, Any]) -> Layer:
+    """Defaults that depend on other choices: rates of our small models, no split if the environment takes none."""
+    model, env = _text(choices, "model", "name", ModelChoice().name), _text(choices, "env", "id", "")
     usual: dict[str, Any] = {}
     if is_small(_origin(model)):
         usual["train"] = {"learning_rate": 3e-4, "critic_learning_rate": 1e-3}
-    with suppress(ValueError):  # an unknown environment is spoken of later
+    with suppress(ValueError):  # an unknown environment is reported later
         if not accepts(env, "split"):
             usual["env"] = {"id": env, "held_out": {}}
     return Layer(choices=usual)
 
 
 def _origin(model: str) -> str:
-    """The model that a run or one of its checkpoints began with; any other model is its own origin."""
+    """The model that a run or one of its checkpoints started from; any other model is its own origin."""
     seen: list[str] = []
     while model not in seen and (run := _run_of(Path(model))) is not None:
         seen.append(model)
-        with suppress(OSError, ValueError):  # a damaged run is spoken of when it is loaded
-            model = _said(parse(read_text(run / CONFIG)), "model", "name", model)
+        with suppress(OSError, ValueError):  # a damaged run is reported when it is loaded
+            model = _text(parse(read_text(run / CONFIG)), "model", "name", model)
     return model
 
 
 def _run_of(folder: Path) -> Path | None:
-    """The run that a folder is, or that it is a checkpoint of."""
+    """The run that a folder is, or is a checkpoint of."""
     owners = (folder, folder.parent.parent if folder.parent.name == "checkpoints" else folder)
     return next((owner for owner in owners if (owner / META).is_file()), None)
 
 
-def _said(choices: Mapping[str, Any], section: str, key: str, default: str) -> str:
-    """A text of a section; wrong types are spoken of later."""
+def _text(choices: Mapping[str, Any], section: str, key: str, default: str) -> str:
+    """A text in a section; wrong types are reported later."""
     content = choices.get(section)
-    said = content.get(key, default) if isinstance(content, Mapping) else default
-    return said if isinstance(said, str) else default
+    text = content.get(key, default) if isinstance(content, Mapping) else default
+    return text if isinstance(text, str) else default
 
 
 def _algorithm(layers: list[Layer]) -> Algorithm:
@@ -165,12 +165,12 @@ def _algorithm(layers: list[Layer]) -> Algorithm:
             try:
                 row = _changed(row, layer.choices["algorithm"], layer.file)
             except ValueError as error:
-                raise ValueError(f"{layer.said_in}{_in_algorithm(str(error))}") from None
+                raise ValueError(f"{layer.prefix}{_in_algorithm(str(error))}") from None
     return row or preset(DEFAULT_ALGORITHM)
 
 
 def _changed(row: Algorithm | None, choice: Any, file: Path | None) -> Algorithm:
-    """The row after a layer: a preset or a file starts anew, axes alone change what is there."""
+    """The row after a layer: a preset or a file replaces it, axes alone change it."""
     if not isinstance(choice, Mapping):
         raise ValueError(
             f"it is {choice!r}; write a preset, a YAML file, or axes such as {{preset: st-ppo, epochs: 4}}"
@@ -179,12 +179,12 @@ def _changed(row: Algorithm | None, choice: Any, file: Path | None) -> Algorithm
     if "preset" in choice:
         return _find(str(choice["preset"]), file).override(axes)
     if row is None and file is not None and "advantage" in axes:
-        return Algorithm.of(axes)  # a row of its own, as a file of an algorithm is
+        return Algorithm.of(axes)  # a complete row, like an algorithm file
     return (row or preset(DEFAULT_ALGORITHM)).override(axes)
 
 
 def _find(name: str, file: Path | None) -> Algorithm:
-    """A preset, or a file beside the recipe that names it."""
+    """A preset, or a file next to the recipe that names it."""
     if file is None or not name.endswith((".yaml", ".yml")):
         return find_algorithm(name)
     return find_algorithm(str(file.parent / name))

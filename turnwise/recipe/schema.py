@@ -1,4 +1,4 @@
-"""What a run is told: one typed recipe, of which every run keeps its own in full (`config.yaml`)."""
+"""The typed recipe: everything that decides a run. Every run saves its own in full (`config.yaml`)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from turnwise.envs.wrappers.named import read_choice
 
 Mode = Literal["off", "warn", "act"]
 Stage = Literal["imitation", "reinforcement", "preference"]
-"""What a run learns from: demonstrations, its own episodes, or pairs of which one was preferred."""
+"""What a run learns from: demonstrations, its own episodes, or preference pairs."""
 Schedule = Literal["constant", "linear", "cosine"]
 CONTEXT = 2048
-"""Tokens that an episode may have where neither recipe nor model says less: long ones cost places in the engine."""
+"""Maximum tokens per episode unless the recipe or the model sets less: long episodes take slots in the engine."""
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Settings(BaseModel):
-    """Base of all sections: frozen, and a key that does not exist is an error."""
+    """Base of all sections: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
@@ -34,7 +34,7 @@ class LoraChoice(Settings):
 
 
 class ModelChoice(Settings):
-    """Which model, and how it is held. In YAML `model: nano` is short for `model: {name: nano}`."""
+    """Which model, and in what form. In YAML `model: nano` is short for `model: {name: nano}`."""
 
     name: str = "nano"
     dtype: Literal["fp32", "bf16"] = "fp32"
@@ -42,9 +42,9 @@ class ModelChoice(Settings):
     checkpointing: bool = False
     """Recompute layers in the backward pass: less memory, a third more work."""
     compile: bool = False
-    """Fuse what is memory-bound in each layer; it pays on CUDA."""
+    """Fuse the memory-bound parts of each layer; pays off on CUDA."""
     template: str | None = None
-    """Chat template, when the tokenizer has none of its own."""
+    """Chat template, for a tokenizer that has none."""
     system: str = ""
 
     @model_validator(mode="before")
@@ -61,13 +61,13 @@ class EnvChoice(Settings):
     kwargs: dict[str, Any] = {}
     """Arguments of the environment."""
     wrappers: tuple[dict[str, Any], ...] = ()
-    """What is put around it, from the inside out: history, turn-limit, token-budget, time-limit, statistics, tools, or
+    """Wrappers around it, innermost first: history, turn-limit, token-budget, time-limit, statistics, tools, or
     module:Class, each alone or as a mapping with options such as {kind: turn-limit, max_turns: 8}."""
     held_out: dict[str, Any] = {"split": "validation"}
-    """Arguments that evaluation changes, so that it plays tasks which are in no training step. An environment without
-    an argument `split` has none to hold out: then seeds are, which training never uses."""
+    """Arguments that evaluation changes, so that its tasks are in no training step. If the environment takes no
+    `split`, evaluation uses seeds that training never uses."""
     check: bool = True
-    """Have the env doctor look at it before the first step, for some seconds; what was fit is remembered."""
+    """Let the env doctor check it for a few seconds before the first step; a pass is remembered."""
 
     @model_validator(mode="before")
     @classmethod
@@ -88,19 +88,19 @@ class Rollout(Settings):
     """How episodes are played."""
 
     episodes: int = Field(default=128, ge=1)
-    """Episodes of one step; must hold whole groups."""
+    """Episodes per step; must be a multiple of the group size."""
     max_turns: int = Field(default=8, ge=1)
     max_tokens: int = Field(default=256, ge=1)
-    """Tokens that one turn may have."""
+    """Maximum tokens per turn."""
     temperature: float = Field(default=1.0, gt=0)
     concurrency: int = Field(default=256, ge=1)
     step_seconds: float = Field(default=60.0, gt=0)
-    """A step of the environment that takes longer ends its episode."""
+    """An environment step that takes longer ends its episode."""
     context: int | None = Field(default=None, ge=2)
-    """Tokens that a whole episode may have; None: what the model has room for, at most 2048."""
+    """Maximum tokens per episode; None: the model's own limit, at most 2048."""
     lockstep: bool | None = None
-    """Let the engine wait for every episode, so that equal seeds give equal bits whatever the timing. By default where
-    that costs nothing: synchronous runs in environments that answer inline."""
+    """The engine waits for every episode, so that equal seeds give equal bits whatever the timing. None: on where
+    that costs nothing, which is synchronous runs in environments that answer inline."""
 
 
 class EngineChoice(Settings):
@@ -124,34 +124,34 @@ class Train(Settings):
 
     steps: int = Field(default=100, ge=1)
     learning_rate: float = Field(default=1e-5, gt=0)
-    """Of the policy; 3e-4 where nothing is said and the model is nano or pico."""
+    """Learning rate of the policy. With nano or pico the default is 3e-4."""
     critic_learning_rate: float = Field(default=1e-4, gt=0)
-    """Of the critic, where the algorithm has one; 1e-3 where nothing is said and the model is nano or pico."""
+    """Learning rate of the critic, if the algorithm has one. With nano or pico the default is 1e-3."""
     warmup: int = Field(default=0, ge=0)
     """Steps over which the learning rate rises to its value."""
     schedule: Schedule = "constant"
-    """What the learning rate does after the warm-up; linear and cosine end at a tenth of it."""
+    """Shape of the learning rate after the warm-up; linear and cosine end at a tenth of it."""
     betas: tuple[Share, Share] = (0.9, 0.999)
     weight_decay: float = Field(default=0.0, ge=0)
     grad_clip: float = Field(default=1.0, gt=0)
     micro_tokens: int = Field(default=4096, ge=1)
-    """Tokens of one forward pass; a minibatch with more accumulates gradients. It changes memory, not the result."""
+    """Maximum tokens per forward pass; a larger minibatch accumulates gradients. Changes memory, not the result."""
     critic: Literal["separate", "shared"] = "separate"
-    """A value model of its own, or a head on the policy's trunk."""
+    """A separate value model, or a head on the policy's trunk."""
     reference_every: int | None = Field(default=None, ge=1)
-    """Steps after which the reference becomes the policy as it then is; None: it stays the first policy."""
+    """Copy the policy to the reference every N steps; None: the reference stays the first policy."""
 
 
 class Sft(Settings):
     """Imitation before reinforcement: from the environment's expert, or from a file of chats."""
 
     chats: str | None = None
-    """A JSONL file: {"messages": [{"role": ..., "content": ...}, ...]} in each line. None: the expert plays."""
+    """A JSONL file with {"messages": [{"role": ..., "content": ...}, ...]} on each line. None: the expert plays."""
     demonstrations: int = Field(default=512, ge=1)
-    """Episodes of the expert (or chats of the file, at most)."""
+    """Episodes of the expert, or the most chats to take from the file."""
     epochs: int = Field(default=2, ge=1)
     batch: int = Field(default=32, ge=1)
-    """Demonstrations of one optimiser step."""
+    """Demonstrations per optimiser step."""
     learning_rate: float = Field(default=1e-4, gt=0)
     warmup: int = Field(default=5, ge=0)
     schedule: Schedule = "cosine"
@@ -187,11 +187,11 @@ class Ingredient(Settings):
 
 
 class SourceChoice(Settings):
-    """Where a step's groups come from. Empty: the policy plays one new task after the other."""
+    """Where a step's groups come from. Empty: the policy plays one new task after another."""
 
     tasks: Part = Part(kind="uniform")
-    """Which tasks the policy plays: uniform, curriculum (stages), difficulty (those near 50 % success), or a sampler of
-    your own as package.module:Class."""
+    """Which tasks the policy plays: uniform, curriculum (stages), difficulty (those near 50 % success), or your own
+    sampler as package.module:Class."""
     expert: int = Field(default=0, ge=0)
     """Episodes of the environment's expert that join each group; the log-probs of its tokens are unknown."""
     mix: tuple[Ingredient, ...] = ()
@@ -206,7 +206,7 @@ class Evaluate(Settings):
     every: int = Field(default=0, ge=0)
     """Steps between evaluations; 0: only before the first step and after the last."""
     episodes: int = Field(default=256, ge=0)
-    """Held-out tasks, or all where the environment has fewer; 0 switches evaluation off."""
+    """Held-out tasks, or all of them if the environment has fewer; 0 turns evaluation off."""
     tries: int = Field(default=1, ge=1)
     """Tries at each task: pass@k for k up to this."""
     temperature: float = Field(default=1.0, ge=0)
@@ -214,19 +214,19 @@ class Evaluate(Settings):
 
 
 class GuardChoice(Settings):
-    """What watches a run. In YAML `guard: act` is short for acting on every signal."""
+    """How a run is monitored. In YAML `guard: act` is short for acting on every signal."""
 
     mode: Mode = "warn"
     signals: dict[str, Mode] = {"non-finite": "act"}
-    """Modes of single signals; those not named follow `mode`."""
+    """Modes of individual signals; the others follow `mode`."""
     bounds: dict[str, float | None] = {}
-    """Other absolute bounds than the usual ones, by metric; null: none."""
+    """Absolute bounds that replace the defaults, by metric; null: no bound."""
     patience: int = Field(default=3, ge=1)
     """Healthy steps after which a checkpoint counts as good."""
     shrink: float = Field(default=0.2, gt=0, lt=1)
-    """What the learning rate is multiplied by when a state is restored."""
+    """Factor on the learning rate each time a state is restored."""
     restores: int = Field(default=3, ge=0)
-    """How many times a run may be restored before it is stopped."""
+    """Restores allowed before the run is stopped."""
 
     @model_validator(mode="before")
     @classmethod
@@ -237,7 +237,7 @@ class GuardChoice(Settings):
     @field_validator("signals", mode="before")
     @classmethod
     def _keep_default(cls, value: Any) -> Any:
-        # Naming one signal must not switch off the one that acts by default; `guard: warn` does, and says so by {}.
+        # Naming one signal must not turn off the one that acts by default; `guard: warn` does, by passing {}.
         return {"non-finite": "act", **value} if isinstance(value, Mapping) and value else value
 
 
@@ -246,17 +246,17 @@ class Checkpoint(Settings):
 
     every: int = Field(default=10, ge=1)
     keep: int = Field(default=2, ge=1)
-    """Newest checkpoints that are kept, besides the best one and those that the guard or the reference need."""
+    """Newest checkpoints to keep, besides the best one and those that the guard or the reference needs."""
 
 
 class Log(Settings):
     """Where numbers go besides the run folder."""
 
     rollouts: int = Field(default=1, ge=0)
-    """Every how many steps the trajectories themselves are written; 0: never. Replay needs every step."""
+    """Write the trajectories every N steps; 0: never. Replay needs every step."""
     tensorboard: bool = False
     wandb: str | None = None
-    """Project of Weights & Biases."""
+    """Weights & Biases project."""
 
 
 class PolicyChoice(Settings):
@@ -336,7 +336,7 @@ class Recipe(Settings):
         parts = value.split("/")
         if not all(parts) or not {".", ".."}.isdisjoint(parts) or not value.isprintable():
             raise ValueError(
-                "it names a folder inside runs/, such as geo or sweep/geo-1; choose --output for another place"
+                "it must be a folder inside runs/, such as geo or sweep/geo-1; use --output for another place"
             )
         return value
 

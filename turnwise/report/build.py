@@ -22,7 +22,7 @@ from turnwise.words import counted
 
 MOST_EVENTS = 300
 MOST_RUNS_IN_FULL = 8
-"""More runs than this: every run has its curves and microscope, but only the panels that are named."""
+"""With more runs than this, every run has its curves and microscope, but only the named panels."""
 MOST_INCIDENTS_WITH_EPISODES = 3
 """Incidents whose steps are in the sample of episodes."""
 SFT = "sft"
@@ -35,16 +35,16 @@ def write_report(
 ) -> Path:
     """Write one HTML file about the run folders: `write_report([Path("runs/a")], Path("report.html"))`.
 
-    `comparison` is what `comparison.json` holds, and adds a chapter; see `comparison_chapter` for what may stand in it.
+    `comparison` is the content of `comparison.json` and adds a chapter; see `comparison_chapter` for its keys.
     """
     if not runs:
-        raise ValueError("no run was named; write `turnwise report runs/my-run`")
+        raise ValueError("no run was given; use `turnwise report runs/my-run`")
     page = render_page(collect(runs, comparison=comparison, sample=sample or Sample()))
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise ValueError(f"cannot write {output}: {error.strerror}; choose a file that you may write") from error
+        raise ValueError(f"cannot write {output}: {error.strerror}; choose a file that you can write") from error
     return output
 
 
@@ -98,7 +98,7 @@ def _run(run: RunData, sample: Sample, budget: float, *, full: bool) -> dict[str
 
 
 def _imitation(run: RunData) -> dict[str, Any] | None:
-    """The curves of the run's imitation stage, and held-out success before and after it."""
+    """The curves of the imitation stage, and held-out success before and after it."""
     if not (run.path / SFT / "metrics.jsonl").is_file():
         return None
     stage = read_run(run.path / SFT)
@@ -127,9 +127,9 @@ def _list(row: Row, name: str) -> list[str]:
 
 
 def _event(event: Row) -> dict[str, Any]:
-    """An event with what every kind has in common, and the rest as dotted keys."""
+    """An event with the common fields, and the rest as dotted keys."""
     common = ("time", "kind", "signal", "action", "text", "change")
-    # A stack trace is for whoever mends the environment: events.jsonl has it.
+    # A stack trace is for fixing the environment: events.jsonl has it.
     rest = {key: value for key, value in event.items() if key not in (*common, "step", "traceback")}
     shown = {key: str(event[key]) for key in common if event.get(key) is not None}
     return {"step": event["step"], **shown, "rest": flatten(rest) if rest else {}}

@@ -1,4 +1,4 @@
-"""The chapter about a comparison, from what `comparison.json` holds."""
+"""The chapter about a comparison, from the content of `comparison.json`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def comparison_chapter(content: Mapping[str, Any]) -> dict[str, Any]:
 
     `arms`, `notes` and `collapse_definition` are those of `turnwise.evaluate`'s comparison. A study may add its own
     `sentences` (texts), `tables` ({"title", "note", "columns", "rows"}) and `figures` ({"title", "note", "x", "log_x",
-    "lines"}, each line {"name", "x", "y", "low", "high"}); every key may be left out.
+    "lines"}, each line {"name", "x", "y", "low", "high"}); every key is optional.
     """
     known: Row = plain(content, lambda _: None)
     arms = [arm for arm in known.get("arms") or [] if isinstance(arm, dict)]

@@ -1,4 +1,4 @@
-"""Configs as dotted keys: what two runs were told differently, and which runs belong together."""
+"""Configs as dotted keys: how two runs differ, and which runs belong together."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from turnwise.runs.reading import RunData
 
 INDIFFERENT = ("name", "seed", "device", "log.", "checkpoint.")
-"""Keys that do not make a run another experiment."""
+"""Keys that do not make a run a different experiment."""
 _BETWEEN = " · "
-"""Between the parts of a label."""
+"""Separates the parts of a label."""
 _LONGEST_VALUE = 16
-"""Characters of a value in a legend."""
+"""Maximum characters of a value in a legend."""
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, str]:
-    """`{"train": {"steps": 5}}` as `{"train.steps": "5"}`: leaves are written as JSON, lists count by place."""
+    """`{"train": {"steps": 5}}` as `{"train.steps": "5"}`: leaves are JSON, list items are numbered."""
     if isinstance(config, Mapping) and config:
         pairs = [(str(key), value) for key, value in config.items()]
     elif isinstance(config, list) and config and any(isinstance(item, Mapping | list) for item in config):
@@ -32,20 +32,20 @@ def flatten(config: Any, prefix: str = "") -> dict[str, str]:
 
 
 def differing(configs: Sequence[Mapping[str, str]]) -> list[str]:
-    """Dotted keys whose values are not the same everywhere, in the order in which the configs name them."""
+    """Dotted keys whose values differ between configs, in the order of the configs."""
     keys = dict.fromkeys(key for config in configs for key in config)
     return [key for key in keys if len({config.get(key) for config in configs}) > 1]
 
 
 def group_labels(runs: Sequence[RunData]) -> list[str]:
-    """For each run the name of its group: the algorithm, and what sets it apart from others of that name."""
+    """For each run the name of its group: the algorithm, and what distinguishes it from others of that name."""
     flat = [{key: _without_seed(value, run) for key, value in flatten(run.config).items()} for run in runs]
     return [_label(run, mine, _siblings(run, runs, flat)) for run, mine in zip(runs, flat, strict=True)]
 
 
 def short_labels(labels: Sequence[str]) -> list[str]:
-    """The labels as a legend has room for: keys by their last name, long values cut, and no more settings than it
-    takes to tell the groups apart; the whole labels where that is not enough."""
+    """The labels short enough for a legend: last names of keys, long values cut, and only as many settings as needed
+    to tell the groups apart; the full labels if that is not enough."""
     most = max((label.count(_BETWEEN) for label in labels), default=0)
     for settings in range(1, most + 1):
         shorts = {label: _shortened(label, settings) for label in labels}
@@ -69,7 +69,7 @@ def _siblings(run: RunData, runs: Sequence[RunData], flat: Sequence[dict[str, st
 
 
 def _without_seed(value: str, run: RunData) -> str:
-    """A path may name the run's seed, as that of a common start does: it sets no experiment apart."""
+    """A path may contain the run's seed, as that of a common start does: that does not make another experiment."""
     return value.replace(f"seed-{run.config.get('seed')}/", "seed-*/")
 
 

@@ -20,15 +20,15 @@ class Sample:
     """How much of the trajectories goes into a report."""
 
     steps: int = 3
-    """Recorded steps, spread from the first to the last; beside them the ends of the evaluations and the incidents."""
+    """Recorded steps, spread from the first to the last; also those nearest to the evaluations' ends and incidents."""
     episodes: int = 6
     """Episodes of one step."""
     tokens: int = 1500
-    """Tokens of one side of a turn; what is beyond is left out, and the page says how many."""
+    """Maximum tokens of one side of a turn; the page says how many more there are."""
     characters: int = 6000
-    """Characters of a text that is shown where there is no tokenizer."""
+    """Maximum characters of a text, shown if there is no tokenizer."""
     megabytes: float = 6.0
-    """Of all runs together; each has an equal part."""
+    """Of all runs together; each has an equal share."""
 
 
 def sample_episodes(run: RunData, sample: Sample, *, budget: float, near: Sequence[int] = ()) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def sample_episodes(run: RunData, sample: Sample, *, budget: float, near: Sequen
 def choose_steps(recorded: Sequence[int], detailed: Sequence[int], count: int, near: Sequence[int]) -> list[int]:
     """The first and the last recorded step, steps spread evenly between, and the one nearest to each of `near`.
 
-    Between the ends a step with token details is taken where there is one.
+    Between the ends a step with token details is preferred.
     """
     if not recorded or count < 1:
         return []
@@ -70,7 +70,7 @@ def _nearest(steps: Sequence[int], step: int) -> int:
 
 
 def choose_rows(rows: Sequence[Row], count: int) -> list[Row]:
-    """Failures and successes in turn, in the order of the file, so that a small sample shows both."""
+    """Failures and successes alternately, in the order of the file, so that a small sample shows both."""
     won = [row for row in rows if _succeeded(row)]
     lost = [row for row in rows if not _succeeded(row)]
     half = min(len(lost), max(count - len(won), (count + 1) // 2))
@@ -124,13 +124,13 @@ def _turn(turn: Row, streams: dict[str, list[Any]], sample: Sample, *, with_text
         "valid": bool(turn.get("valid", True)),
         "restarts": bool(turn.get("restarts", False)),
         "version": turn.get("policy_version"),
-        "prompt": prompt[-sample.tokens :],  # the newest part of a long prompt says most
+        "prompt": prompt[-sample.tokens :],  # the newest part of a long prompt matters most
         "sampled": sampled[: sample.tokens],
         "left_out": [max(0, len(prompt) - sample.tokens), max(0, len(sampled) - sample.tokens)],
         "sampler": _numbers(turn.get("logprobs"), sample.tokens),
         **{name: _numbers(values, sample.tokens) for name, values in streams.items()},
     }
-    if with_texts or not (prompt or sampled):  # without token texts the page shows the turn's own words
+    if with_texts or not (prompt or sampled):  # without token texts the page shows the turn's own text
         shown["observation"] = _short(turn.get("observation"), sample.characters)
         shown["action"] = _short(turn.get("action"), sample.characters)
     return shown
@@ -168,8 +168,8 @@ def _with_texts(episodes: list[Row], tokenizer: Tokenizer | None) -> dict[str, A
 
 
 def _text(tokenizer: Tokenizer, token: int) -> str:
-    """A token's own text; the spelling of the vocabulary where it is only a part of a character."""
-    # Decoders drop a space at the start of a text, so the token is read behind a letter.
+    """A token's own text; its vocabulary spelling if it is only a part of a character."""
+    # Decoders drop a space at the start of a text, so the token is decoded after a letter.
     letter = tokenizer.encode("a", add_special_tokens=False).ids[-1:]
     before = tokenizer.decode(letter, skip_special_tokens=False)
     text = tokenizer.decode([*letter, token], skip_special_tokens=False).removeprefix(before)
@@ -179,7 +179,7 @@ def _text(tokenizer: Tokenizer, token: int) -> str:
 def _load_tokenizer(run: RunData) -> Tokenizer | None:
     files = sorted((run.path / "checkpoints").glob("step_*/tokenizer.json"))
     if not files:
-        run.problems.append("No checkpoint holds a tokenizer: episodes are shown as texts, without token colours.")
+        run.problems.append("No checkpoint has a tokenizer: episodes are shown as texts, without token colours.")
         return None
     return _read_tokenizer(run, files[-1])
 

@@ -1,4 +1,4 @@
-"""Put data, style and script into one HTML file that loads nothing and runs nothing but our own script."""
+"""Put data, style and script into one HTML file that loads nothing and runs only our own script."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ SCRIPTS = (
     "imitation.js",
     "report.js",
 )
-"""In the order in which they build on each other; together they are one script."""
+"""In order of dependency; together they are one script."""
 STYLES = ("page.css", "controls.css", "figures.css", "reading.css", "media.css")
 """In the order in which later rules win."""
 _UNSAFE = {character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 
 
 def render_page(data: dict[str, Any]) -> str:
-    """The whole page. Nothing of `data` becomes markup: it travels as JSON, and the script sets text only."""
+    """The whole page. Nothing in `data` becomes markup: it is embedded as JSON, and the script only sets text."""
     script = "\n".join(["(() => {", '"use strict";', *(_asset(name) for name in SCRIPTS), "})();"])
     style = "\n".join(_asset(name) for name in STYLES)
     return Template(_asset("report.html")).substitute(
@@ -39,7 +39,7 @@ def render_page(data: dict[str, Any]) -> str:
 
 
 def escape_json(data: Any) -> str:
-    """JSON that no HTML parser can leave and every JSON parser reads back the same."""
+    """JSON that no HTML parser can break out of and every JSON parser reads back unchanged."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     # A lone surrogate cannot be written as UTF-8; its JSON escape can.
     return (

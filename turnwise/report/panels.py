@@ -11,13 +11,13 @@ from turnwise.runs.reading import Row
 from turnwise.runs.rows import is_number
 
 MOST_POINTS = 500
-"""Longer runs are shown in as many buckets of neighbouring steps."""
+"""Longer runs are shown in this many buckets of neighbouring steps."""
 Scale = Literal["linear", "log"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Panel:
-    """One plot: the metric, the chapter it stands in, and what it tells a reader."""
+    """One plot: the metric, its chapter, and what it tells a reader."""
 
     metric: str
     chapter: str
@@ -25,11 +25,11 @@ class Panel:
     note: str
     scale: Scale = "linear"
     evaluation: str = ""
-    """Metric of `evals.jsonl` that is drawn over the curve, with its interval."""
+    """Metric of `evals.jsonl` drawn over the curve, with its interval."""
     share: bool = False
     """Between 0 and 1: the axis ends there."""
     unit: str = ""
-    """What the vertical axis counts, in a word or two."""
+    """What the vertical axis shows, in a word or two."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,11 +41,11 @@ class Heat:
     note: str
     scale: Scale = "linear"
     centre: float | None = None
-    """The value that means nothing happened; colours part there."""
+    """The value that means nothing happened; the colours diverge from it."""
 
 
 def curves(rows: Sequence[Row], metrics: Sequence[str]) -> dict[str, Any]:
-    """Steps and one column per metric that was ever measured; what is not a number becomes None."""
+    """Steps and one column per metric that was ever measured; non-numbers become None."""
     buckets = _buckets(len(rows))
     columns = {name: [_mean(rows[part], name) for part in buckets] for name in metrics}
     return {
@@ -55,7 +55,7 @@ def curves(rows: Sequence[Row], metrics: Sequence[str]) -> dict[str, Any]:
 
 
 def all_metrics(rows: Sequence[Row]) -> list[str]:
-    """Every metric of the run that is plotted in no panel, in alphabetical order."""
+    """Every metric of the run that no panel plots, in alphabetical order."""
     known = {panel.metric for panel in PANELS} | {"step"}
     return sorted({name for row in rows for name in row} - known)
 
@@ -86,7 +86,7 @@ def describe() -> dict[str, Any]:
 
 
 def rounded(value: Any) -> float | int | None:
-    """Five significant digits are more than a plot can show; None for what is not a number."""
+    """Five significant digits, more than a plot can show; None for non-numbers."""
     if not is_number(value):
         return None
     return value if isinstance(value, int) else float(f"{value:.5g}")
@@ -128,23 +128,23 @@ PANELS = (
         metric="rollout/reward",
         chapter="Outcome",
         title="Reward",
-        note="Mean sum of rewards of an episode",
+        note="Mean sum of rewards per episode",
         evaluation="eval/reward",
-        unit="reward of an episode",
+        unit="reward per episode",
     ),
     Panel(
         metric="rollout/turns",
         chapter="Outcome",
         title="Turns",
-        note="Mean number of turns of an episode",
+        note="Mean number of turns per episode",
         evaluation="eval/turns",
-        unit="turns of an episode",
+        unit="turns per episode",
     ),
     Panel(
         metric="rollout/valid",
         chapter="Outcome",
         title="Valid turns",
-        note="Share of turns that were not cut and that the environment could read and allowed",
+        note="Share of turns that were not cut and that the environment accepted as valid",
         evaluation="eval/valid",
         share=True,
         unit="share of turns",
@@ -153,9 +153,9 @@ PANELS = (
         metric="rollout/tokens",
         chapter="Outcome",
         title="Tokens",
-        note="Sampled tokens of an episode",
+        note="Sampled tokens per episode",
         evaluation="eval/tokens",
-        unit="tokens of an episode",
+        unit="tokens per episode",
     ),
     Panel(
         metric="rollout/repetition",
@@ -168,7 +168,7 @@ PANELS = (
         metric="loss/clip_fraction",
         chapter="Policy update",
         title="Clip fraction",
-        note="Share of tokens whose gradient the clip removed or bent",
+        note="Share of tokens whose gradient the clip removed or changed",
         unit="share of tokens",
     ),
     Panel(
@@ -228,7 +228,7 @@ PANELS = (
         metric="train/clip_bias",
         chapter="Critic and scale",
         title="‖C‖",
-        note="Norm of the clipping bias that the scale saw, mean over updates",
+        note="Norm of the clipping bias that set the scale, mean over updates",
         scale="log",
         unit="norm",
     ),
@@ -236,7 +236,7 @@ PANELS = (
         metric="train/scale",
         chapter="Critic and scale",
         title="Scale",
-        note="Mean factor on the optimiser step; 1 takes it whole",
+        note="Mean factor on the optimiser step; 1 is the full step",
         unit="factor",
     ),
 )
@@ -270,12 +270,12 @@ IMITATION_PANELS = (
 
 HEATS = (
     Heat(metric="turn/ratio_mean", title="Mean ratio", note="1: the policy has not moved", scale="log", centre=1.0),
-    Heat(metric="turn/ratio_max", title="Largest ratio", note="the tail that clipping meets", scale="log"),
+    Heat(metric="turn/ratio_max", title="Largest ratio", note="the tail that clipping handles", scale="log"),
     Heat(metric="turn/clip_fraction", title="Clip fraction", note="share of tokens clipped"),
     Heat(metric="turn/sampler_kl", title="KL to the sampler", note="movement since sampling", scale="log"),
     Heat(metric="turn/entropy", title="Entropy", note="nats per token"),
     Heat(metric="turn/advantage_std", title="Advantage spread", note="standard deviation"),
     Heat(metric="turn/value_error", title="Value error", note="root mean square"),
-    Heat(metric="turn/clip_bias", title="‖C‖", note="this turn's part of the clipping bias", scale="log"),
+    Heat(metric="turn/clip_bias", title="‖C‖", note="this turn's share of the clipping bias", scale="log"),
 )
 """The microscope, map by map."""

@@ -1,4 +1,4 @@
-"""One run in a few numbers and one sentence: the head of the report."""
+"""One run in a few numbers and one sentence: the top of the report."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from turnwise.words import counted
 
 _THREE_DIGITS = Context(prec=3, rounding=ROUND_HALF_UP)
 LAST_SHARE = 0.1
-"""Training success at the end is the mean over this share of the steps, the last ones."""
+"""Training success at the end is the mean over this last share of the steps."""
 
 
 def summarize_run(run: RunData, onset: Onset | None) -> dict[str, Any]:
-    """The numbers of the table of runs, and the run's verdict, which says the same numbers in words.
+    """The numbers for the table of runs, and the run's verdict, which states them in words.
 
-    Final success is that of the last evaluation on held-out tasks, as in a comparison of runs.
+    Final success comes from the last evaluation on held-out tasks, as in a comparison of runs.
     """
     success = [row["rollout/success"] for row in run.metrics if is_number(row.get("rollout/success"))]
     summary = {
@@ -42,7 +42,7 @@ def last_mean(values: Sequence[float]) -> float | None:
 
 
 def final_success(run: RunData) -> Row | None:
-    """Held-out success at the last evaluation, with its interval and what it was before the first step."""
+    """Held-out success at the last evaluation, with its interval and its value before the first step."""
     rows = [row for row in run.evals if is_number(row.get("eval/success"))]
     if not rows:
         return None
@@ -78,7 +78,7 @@ def _training(summary: Row) -> str:
 
 
 def _short(value: float) -> str:
-    """Three digits, rounded as the page rounds: 0.3125 is 0.313 there and here."""
+    """Three digits, rounded like the page: 0.3125 is 0.313 there and here."""
     return f"{_THREE_DIGITS.create_decimal(Decimal(value)).normalize():f}"
 
 

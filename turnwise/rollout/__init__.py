@@ -1,6 +1,6 @@
-"""Rollout: agents, episodes, the scheduler that plays many at once, and the packing of what came out.
+"""Rollout: agents, episodes, the scheduler that plays many at once, and packing of the result.
 
-The names load on first use: those that need torch cost nothing where only environments run.
+The names load on first use, so that running only environments does not import torch.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Who acts: the agent interface, and the agents that need no model."""
+"""The agent interface, and the agents that need no model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turnwise.types import StopReason, Trajectory
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """What a seat sees when it is its turn: `View(episode="geo-17/0", turn=0, observation="Capital of ...?", ...)`."""
+    """What a seat sees on its turn: `View(episode="geo-17/0", turn=0, observation="Capital of ...?", ...)`."""
 
     episode: str
     seat: str
@@ -23,9 +23,9 @@ class View:
     observation: str
     info: Info
     reward: float
-    """What the seat earned since its last turn."""
+    """The seat's reward since its last turn."""
     rng: random.Random
-    """The seat's own generator, a function of (seed, episode, seat) alone: draw from it and from nothing else."""
+    """The seat's own generator, a function of (seed, episode, seat) alone: draw only from it."""
     oracle: Callable[[], Awaitable[str]]
     """Asks the environment's scripted expert for the action."""
     random_action: Callable[[], Awaitable[str]]
@@ -34,7 +34,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """One turn of an agent: its text and, when a policy sampled it, the tokens as in `Turn`.
+    """One turn of an agent: its text and, if a policy sampled it, the tokens as in `Turn`.
 
     Example: `Action(text="<search>Mahis</search>", prompt_ids=[1, 5, 6], sampled_ids=[40, 2], logprobs=[-0.1, -0.2])`
     """
@@ -48,7 +48,7 @@ class Action:
     policy_version: int = 0
     restarts: bool = False
     stop: StopReason | None = None
-    """Set when the agent cannot go on (context_full, max_tokens): the text is kept, the environment never sees it."""
+    """Set if the agent cannot continue (context_full, max_tokens): the text is kept, the environment never sees it."""
 
 
 class Agent:
@@ -66,12 +66,12 @@ class RandomAgent(Agent):
     """Plays random well-formed actions."""
 
     async def act(self, view: View) -> Action:
-        """A random action of the environment's own making."""
+        """A random action from the environment."""
         return Action(text=await view.random_action())
 
 
 class OracleAgent(Agent):
-    """Plays the environment's scripted expert: it makes demonstrations."""
+    """Plays the environment's scripted expert, for demonstrations."""
 
     async def act(self, view: View) -> Action:
         """The expert's action."""

@@ -1,4 +1,4 @@
-"""One episode: an environment and its agents, turn by turn, until a StopReason. Failures come out as values."""
+"""One episode: an environment and its agents, turn by turn, until a StopReason. Failures are returned as values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class EpisodeSpec:
     env: str | Callable[..., Env]
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     wrappers: Sequence[Choice] = ()
-    """What is put around the environment, from the inside out."""
+    """Wrappers around the environment, innermost first."""
     seed: int = 0
     task: Any = None
     group: str = ""
@@ -51,7 +51,7 @@ class EpisodeSpec:
 
     @property
     def group_id(self) -> str:
-        """The name that the tries at one task have in common."""
+        """The name that tries at one task share."""
         return self.group or f"{self.source.name}:{self.seed}{self._digest}"
 
     @property
@@ -91,7 +91,7 @@ class Limits:
 
 @dataclass(kw_only=True)
 class _Seat:
-    """What one seat has done so far, and what it has earned since its last view."""
+    """What one seat has done so far, and its reward since its last view."""
 
     agent: Agent
     rng: random.Random
@@ -100,7 +100,7 @@ class _Seat:
     final_observation: str = ""
 
     def add(self, turn: Turn) -> None:
-        """What came in before the first turn is the first turn's."""
+        """What comes before the first turn belongs to the first turn."""
         turn.reward = 0.0 if self.turns else self.earned
         self.earned = 0.0
         self.turns.append(turn)
@@ -123,7 +123,7 @@ class Episode:
         self._stop, self._terminated, self._truncated = StopReason.DONE, False, False
 
     async def play(self, open_host: Callable[[], Awaitable[Host]]) -> list[Trajectory]:
-        """Open the environment, play to the end, close it. The agents hear of the end even when we are cancelled."""
+        """Open the environment, play to the end, close it. Agents are told the end even if we are cancelled."""
         try:
             await self._open_and_play(open_host)
         except EpisodeError as fault:
@@ -132,7 +132,7 @@ class Episode:
             self._fail(EpisodeError("the run was cancelled", culprit="agent", timed_out=True))
             raise
         finally:
-            if not self._seats:  # it failed before it could say who plays
+            if not self._seats:  # it failed before it could name its seats
                 self._take_seats(ONE_SEAT if isinstance(self._agents, Agent) else tuple(self._agents))
             trajectories = [await self._finish(name) for name in self._seats]
         return trajectories
@@ -147,7 +147,7 @@ class Episode:
     async def _close(self, host: Host) -> None:
         try:
             await host.close(deadline=self._limits.close_seconds)
-        except EpisodeError as fault:  # worth counting, but the episode itself is whole
+        except EpisodeError as fault:  # counted, but the episode itself is complete
             self.fault = fault
 
     def _take_seats(self, names: tuple[str, ...]) -> None:
@@ -156,7 +156,7 @@ class Episode:
             if agent is None:
                 assert not isinstance(self._agents, Agent)
                 others = ", ".join(repr(other) for other in self._agents if other not in names)
-                hint = f" ({others} is no seat of it)" if others else ""
+                hint = f" ({others} is not one of its seats)" if others else ""
                 raise ValueError(
                     f"{self._spec.source.name} has a seat {name!r} without an agent; add agents[{name!r}]{hint}"
                 )
@@ -186,7 +186,7 @@ class Episode:
         if "seat" not in self._info and len(names) > 1:
             raise EpisodeError(f"info['seat'] must name the seat that acts next, one of {', '.join(names)}")
         if name not in self._seats:
-            raise EpisodeError(f"info['seat'] is {name!r}, which is none of the seats {', '.join(names)}")
+            raise EpisodeError(f"info['seat'] is {name!r}, which is not one of the seats {', '.join(names)}")
         return name
 
     async def _act(self, host: Host, name: str, observation: str) -> tuple[Action, float]:
@@ -213,13 +213,13 @@ class Episode:
         try:
             async with timer:
                 return await question()
-        except EpisodeError:  # the agent asked the environment something, and that went wrong
+        except EpisodeError:  # the agent asked the environment something, and that failed
             raise
         except FAULTS as error:  # the edge: whatever an agent raises becomes a value
             if is_cancellation(error):
                 raise
             if timer.expired():
-                text = f"no answer of the agent within {deadline:g} s"
+                text = f"no answer from the agent within {deadline:g} s"
                 raise EpisodeError(text, culprit="agent", timed_out=True) from error
             raise fault_of(error, culprit="agent") from error
 
@@ -239,12 +239,12 @@ class Episode:
         for name, reward in rewards.items():
             if name not in self._seats:
                 raise EpisodeError(
-                    f"info['rewards'] names {name!r}, which is none of the seats {', '.join(self._seats)}"
+                    f"info['rewards'] names {name!r}, which is not one of the seats {', '.join(self._seats)}"
                 )
             self._seats[name].pay(float(reward))
 
     def _show_end(self, observation: str) -> None:
-        """All may read how a game ended; the last observation of one that was cut belongs to whoever reads it."""
+        """All may read how a game ended; the last observation of a cut one belongs to the seat that reads it."""
         for name, seat in self._seats.items():
             if self._terminated or len(self._seats) == 1 or name == self._info.get("seat"):
                 seat.final_observation = observation
@@ -307,7 +307,7 @@ def _turn(action: Action, observation: str, info: Info, seconds: float) -> Turn:
         restarts=action.restarts,
         observation=observation,
         action=action.text,
-        valid=action.stop is None,  # one that was cut is no action: the environment never sees it
+        valid=action.stop is None,  # a cut turn is not an action: the environment never sees it
         state_key=info.get("state_key"),
         sample_seconds=seconds,
     )

@@ -1,4 +1,4 @@
-"""Hundreds of episodes at once with no barrier: each goes at its own pace, a slow tool stalls nobody else."""
+"""Hundreds of episodes at once without a barrier: each runs at its own pace, a slow tool delays nobody else."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Agents = Agent | Mapping[str, Agent]
 """One agent for all seats, or one per seat name."""
 Specs = Iterable[EpisodeSpec] | AsyncIterable[EpisodeSpec]
 Finished = tuple[int, EpisodeSpec, list[Trajectory]]
-"""An episode that is over: the position of its spec, the spec, and one trajectory per seat."""
+"""A finished episode: the position of its spec, the spec, and one trajectory per seat."""
 
 
 @dataclass(kw_only=True)
@@ -33,7 +33,7 @@ class RolloutStats:
     ends: Counter[tuple[str, StopReason]] = field(default_factory=Counter[tuple[str, StopReason]])
     """Episodes by environment and reason."""
     faults: Counter[tuple[str, Culprit]] = field(default_factory=Counter[tuple[str, Culprit]])
-    """Crashes, time-outs and malformed answers by environment and by who caused them."""
+    """Crashes, time-outs and malformed answers by environment and cause."""
     last_error: dict[str, str] = field(default_factory=dict[str, str])
     """The latest error text of each environment."""
     abandoned_threads: int = 0
@@ -55,12 +55,12 @@ class RolloutStats:
         lines += [f"  {name}: {count} {culprit} faults" for (name, culprit), count in sorted(self.faults.items())]
         lines += [f"  {name}: last error: {text}" for name, text in sorted(self.last_error.items())]
         if self.abandoned_threads or self.killed_processes:
-            lines += [f"  left behind {self.abandoned_threads} threads, killed {self.killed_processes} processes"]
+            lines += [f"  abandoned {self.abandoned_threads} threads, killed {self.killed_processes} processes"]
         return "\n".join(lines)
 
 
 class Scheduler:
-    """Plays episodes. What comes out depends on specs, agents and seed, never on concurrency or timing.
+    """Plays episodes. The result depends on specs, agents and seed, never on concurrency or timing.
 
     Example:
 
@@ -93,7 +93,7 @@ class Scheduler:
         await asyncio.to_thread(self.close)  # it waits for the processes to end
 
     def close(self) -> None:
-        """End the worker processes."""
+        """Stop the worker processes."""
         self._workers.close()
 
     async def stream(self, specs: Specs, agents: Agents) -> AsyncIterator[Trajectory]:
@@ -120,7 +120,7 @@ class Scheduler:
         source, finished = _Numbered(specs), asyncio.Queue[Finished | BaseException | None](self._concurrency)
         players = [asyncio.create_task(self._play(source, agents, finished)) for _ in range(self._concurrency)]
         try:
-            for _ in players:  # each says None when there is nothing left to play
+            for _ in players:  # each sends None when there is nothing left to play
                 while (episode := await finished.get()) is not None:
                     if isinstance(episode, BaseException):
                         raise episode
@@ -143,7 +143,7 @@ class Scheduler:
         await finished.put(None)
 
     async def _check(self, source: EnvSource) -> None:
-        """Unknown ids and arguments are the caller's mistake, not an episode's: they raise here."""
+        """Unknown ids and arguments are the caller's mistake, not an episode's, so they raise here."""
         known = (source.env, *sorted(source.kwargs), repr(source.wrappers))
         if known not in self._checked:
             await asyncio.to_thread(source.check)  # it may import a package
@@ -200,7 +200,7 @@ def _check_agents(agents: Any) -> None:
 
 
 class _Numbered:
-    """Specs and their positions, handed to whichever player asks next."""
+    """Specs and their positions, given to whichever player asks next."""
 
     def __init__(self, specs: Specs) -> None:
         if isinstance(specs, str | EpisodeSpec) or not isinstance(specs, Iterable | AsyncIterable):

@@ -1,7 +1,7 @@
-"""Checks that tokens and log-probs are what they claim to be; every message names the trajectory and the turn.
+"""Checks that tokens and log-probs are consistent; every message names the trajectory and the turn.
 
 `check_completion` is cheap and runs on every sampled turn. The others are for the first batches of a run, for tests of
-another engine, and for the moment when something looks wrong: `verify` runs them all.
+another engine, and for debugging: `verify` runs them all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from turnwise.types import Group, Trajectory
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ledger:
-    """What replaying a trajectory's tokens showed."""
+    """The result of replaying a trajectory's tokens."""
 
     turns: int
     restarts: int
@@ -40,7 +40,7 @@ class Gap:
 
 
 def check_completion(completion: Completion, *, where: str) -> None:
-    """Raise ValueError unless ids, log-probs and versions are as many, and each is possible."""
+    """ValueError unless there are equally many ids, log-probs and versions, and each is possible."""
     ids, logprobs, versions = completion.ids, completion.logprobs, completion.versions
     if not len(ids) == len(logprobs) == len(versions):
         raise ValueError(
@@ -48,11 +48,11 @@ def check_completion(completion: Completion, *, where: str) -> None:
             "an engine must report one of each per token"
         )
     for place, (token, logprob) in enumerate(zip(ids, logprobs, strict=True)):
-        # Rounding may lift the log-prob of a certain token just above zero.
+        # Rounding may lift the log-prob of a token with probability 1 just above zero.
         if token < 0 or not math.isfinite(logprob) or logprob > 1e-4:
             raise ValueError(
                 f"{where}, sampled token {place}: id {token} with log-prob {logprob}; the sampler is broken: "
-                "look for overflowing logits, and leave the episode out"
+                "look for overflowing logits, and drop the episode"
             )
 
 
@@ -79,7 +79,7 @@ def check_ledger(trajectory: Trajectory, renderer: Renderer) -> Ledger:
 
 
 def check_batch(batch: TokenBatch) -> None:
-    """Raise ValueError unless the tokens that count as sampled are those that came from the policy."""
+    """ValueError unless the tokens that count as sampled are those that came from the policy."""
     wrong_T = batch.sampled_T != (batch.source_T == POLICY)
     if bool(wrong_T.any()):
         token = int(wrong_T.nonzero()[0])
@@ -90,10 +90,10 @@ def check_batch(batch: TokenBatch) -> None:
 
 
 def check_logprob_gap(batch: TokenBatch, scores: Scores, *, tolerance: float = 0.05, version: int | None = None) -> Gap:
-    """Raise ValueError if a turn's mean |mu − logprob| exceeds `tolerance`, naming the worst turn and a likely cause.
+    """ValueError if a turn's mean |mu − logprob| exceeds `tolerance`, naming the worst turn and a likely cause.
 
     `version` is the trainer's policy version. Score with the weights and the temperature that sampled: in float32 gaps
-    are about 1e-6, in bfloat16 about 1e-2. With `scores.entropy_T` the cause is told more reliably.
+    are about 1e-6, in bfloat16 about 1e-2. With `scores.entropy_T` the diagnosis is more reliable.
     """
     if batch.mu_T is None:
         raise ValueError("the batch has no sampler log-probs (mu_T); pack trajectories that an engine sampled")
@@ -163,13 +163,13 @@ class _Compared:
         return total_K / zeros_K.index_add(0, turn, torch.ones_like(values_T[sampled_T])).clamp_min(1)
 
 
-_SHIFT_FITS = 0.25  # a shift is the cause when it leaves at most this share of the gap
+_SHIFT_FITS = 0.25  # a shift is the cause if it leaves at most this share of the gap
 _FEWEST_TOKENS = 8  # with fewer, any line fits
-_SLOPE_EXPLAINS, _RELATED = 0.6, 0.8  # a temperature is, when it explains this share and the two still go together
+_SLOPE_EXPLAINS, _RELATED = 0.6, 0.8  # a temperature is, if it explains this share and the two still correlate
 
 
 def _cause(compared: _Compared, tolerance: float, version: int | None) -> str:
-    """The likeliest of the known causes, from the pattern of the gaps."""
+    """The most likely of the known causes, from the pattern of the gaps."""
     return (
         _stale(compared, version)
         or _later_turns_only(compared, tolerance)
@@ -230,14 +230,14 @@ def _other_temperature(compared: _Compared, tolerance: float) -> str | None:
         return None
     mu, logprob = compared.mu_T[bad_T], compared.logprob_T[bad_T]
     difference, surprise = mu - logprob, logprob
-    if compared.entropy_T is None:  # then let one entropy stand for all
+    if compared.entropy_T is None:  # then one entropy stands for all
         difference, surprise = difference - difference.mean(), surprise - surprise.mean()
     else:
         surprise = surprise + compared.entropy_T[bad_T]
     slope = float((difference * surprise).sum() / surprise.square().sum().clamp_min(1e-12))
     left = float((difference - slope * surprise).square().sum() / difference.square().sum().clamp_min(1e-12))
     related = float(torch.corrcoef(torch.stack([mu, logprob]))[0, 1])
-    if not (1 - left >= _SLOPE_EXPLAINS and related >= _RELATED):  # also when equal values make it not a number
+    if not (1 - left >= _SLOPE_EXPLAINS and related >= _RELATED):  # also if equal values make it NaN
         return None
     colder = "lower" if slope > 0 else "higher"
     return (

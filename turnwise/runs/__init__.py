@@ -1,4 +1,4 @@
-"""What a run leaves on disk, and how it gets there whole: journals, ledger, checkpoints, and loggers elsewhere."""
+"""What a run writes to disk, and how it is written safely: journals, ledger, checkpoints, and external loggers."""
 
 from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.disk import RunFolderError

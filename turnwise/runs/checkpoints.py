@@ -1,4 +1,4 @@
-"""Checkpoints: folders that are whole or do not count, whatever happens while they are written."""
+"""Checkpoints: folders that are complete or ignored, whatever happens while they are written."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Checkpoints:
         self.folder = folder
 
     def write(self, step: int, fill: Callable[[Path], None], journals: Mapping[str, Mark] | None = None) -> Path:
-        """Let `fill` write into a draft, seal it with a manifest and rename it; a failure leaves the others alone.
+        """Let `fill` write into a draft, seal it with a manifest and rename it; a failure leaves the others untouched.
 
-        `journals` are where those of the run are now, so that a resumed run can go back to there.
+        `journals` are the current positions of the run's journals, so that a resumed run can return to them.
         """
         target = self.path(step)
         draft = target.with_name(target.name + DRAFT)
@@ -48,36 +48,36 @@ class Checkpoints:
         return target
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, whole or not, oldest first."""
+        """Steps that have a checkpoint, complete or not, oldest first."""
         if not self.folder.is_dir():
             return []
         names = (re.fullmatch(r"step_(\d{6,})", path.name) for path in self.folder.iterdir())
         return sorted(int(name[1]) for name in names if name)
 
     def latest(self) -> Path | None:
-        """The newest checkpoint that is whole; broken ones are passed over with a warning."""
+        """The newest complete checkpoint; broken ones are skipped with a warning."""
         for step in reversed(self.steps()):
             fault = find_fault(self.path(step))
             if not fault:
                 return refuse_strays(self.path(step))
-            warnings.warn(f"checkpoint {self.path(step)} is passed over: {fault}", stacklevel=2)
+            warnings.warn(f"checkpoint {self.path(step)} is skipped: {fault}", stacklevel=2)
         return None
 
     def at(self, step: int) -> Path:
-        """The checkpoint of one step, which must be whole."""
+        """The checkpoint of one step, which must be complete."""
         return require_whole(self.path(step))
 
     def find(self, step: int) -> Path | None:
-        """The checkpoint of one step; None where it is not kept, or not whole."""
+        """The checkpoint of one step; None if it is missing or incomplete."""
         path = self.path(step)
         return refuse_strays(path) if path.is_dir() and not find_fault(path) else None
 
     def has_journals(self, step: int) -> bool:
-        """Whether the checkpoint of a step still says where the run's journals were."""
+        """Whether the checkpoint of a step still has the positions of the run's journals."""
         return not find_fault(self.path(step), only=JOURNALS)
 
     def journals(self, step: int) -> dict[str, Mark]:
-        """Where the run's journals were when the checkpoint of a step was written."""
+        """The positions of the run's journals when the checkpoint of a step was written."""
         if fault := find_fault(self.path(step), only=JOURNALS):
             raise RunFolderError(f"cannot load {self.path(step)}: {fault}")
         return {name: Mark(**mark) for name, mark in _read_mapping(self.path(step) / JOURNALS).items()}
@@ -95,20 +95,20 @@ class Checkpoints:
             shutil.rmtree(_move_aside(self.path(step)))
 
     def clean(self) -> None:
-        """Remove what a killed writer left behind. For the run's one writer only: a draft may be in the making."""
+        """Remove what a killed writer left behind. Only for the run's single writer: it may be writing a draft."""
         remove_drafts(self.folder)
 
     def path(self, step: int) -> Path:
-        """Where the checkpoint of a step lies or would lie."""
+        """The path of a step's checkpoint, whether or not it exists."""
         return self.folder / f"step_{step:06d}"
 
 
 def find_fault(checkpoint: Path, *, only: str | None = None) -> str:
-    """What is wrong with a checkpoint, or only with one file of it, in words; empty when every byte is as written."""
+    """What is wrong with a checkpoint, or only with one of its files; empty if every byte is as written."""
     try:
         manifest = _read_mapping(checkpoint / MANIFEST)
         if manifest["step"] != int(checkpoint.name.removeprefix("step_")):
-            return f"its manifest is that of step {manifest['step']}"
+            return f"its manifest belongs to step {manifest['step']}"
         if not manifest["files"]:
             return f"{MANIFEST} lists no files"
         files = manifest["files"] if only is None else {only: manifest["files"][only]}
@@ -116,7 +116,7 @@ def find_fault(checkpoint: Path, *, only: str | None = None) -> str:
             if name.startswith("/") or ".." in name.split("/"):
                 return f"{MANIFEST} is damaged"
             if _describe(checkpoint / name) != written:
-                return f"{name} is not as it was written"
+                return f"{name} has changed since it was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename).relative_to(checkpoint)} is missing"
     except OSError as error:
@@ -129,7 +129,7 @@ def find_fault(checkpoint: Path, *, only: str | None = None) -> str:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder is a checkpoint that still lies in its run; what was taken elsewhere is a model like any."""
+    """Whether a folder is a checkpoint inside its run; a copy elsewhere is a model like any other."""
     return folder.parent.name == FOLDER and (folder / MANIFEST).is_file()
 
 
@@ -139,7 +139,7 @@ def policy_folder(checkpoint: Path, policy: str) -> Path:
 
 
 def require_whole(checkpoint: Path) -> Path:
-    """The checkpoint in a folder, if every byte is as it was written, and nothing was added."""
+    """The checkpoint in a folder, if every byte is as written and nothing was added."""
     fault = find_fault(checkpoint) if checkpoint.is_dir() else "there is no such checkpoint"
     if fault:
         siblings = Checkpoints(checkpoint.parent)
@@ -149,7 +149,7 @@ def require_whole(checkpoint: Path) -> Path:
 
 
 def refuse_strays(checkpoint: Path) -> Path:
-    """Raise where a file lies among those of the manifest that it does not list: loaders would read it too."""
+    """Raise if the checkpoint has a file that its manifest does not list: loaders would read it too."""
     listed = _read_mapping(checkpoint / MANIFEST)["files"]
     for path in checkpoint.rglob("*"):
         name = path.relative_to(checkpoint).as_posix()
@@ -172,7 +172,7 @@ def _read_mapping(path: Path) -> dict[str, Any]:
 
 
 def _seal(draft: Path, step: int) -> None:
-    """Bring every file to the disk, then the manifest that vouches for them."""
+    """Sync every file to disk, then write the manifest with their digests."""
     paths = sorted(draft.rglob("*"))
     for path in paths:
         sync(path)
@@ -187,7 +187,7 @@ def _describe(path: Path) -> dict[str, Any]:
 
 
 def _move_aside(path: Path) -> Path:
-    """Give a checkpoint that has to go a draft's name, so that no half of it is ever taken for a checkpoint."""
+    """Rename a checkpoint that is to be removed to a draft, so that no part of it is taken for a checkpoint."""
     aside = path.with_name(f"{path.name}.old{DRAFT}")
     if path.exists():
         path.rename(aside)

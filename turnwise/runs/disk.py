@@ -1,4 +1,4 @@
-"""What a disk can do to a run: one error with the fix in it, and writes that are whole or absent."""
+"""Disk errors and safe writes: one error that names the fix, and files that are complete or absent."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from io import BufferedReader
 from pathlib import Path
 
 DRAFT = ".draft"
-"""Ending of everything that is not whole yet."""
+"""Suffix of everything that is not complete yet."""
 
 _FIXES = {
     errno.ENOSPC: "free some disk space",
     errno.EDQUOT: "free some of your disk quota",
     errno.EFBIG: "raise the limit on file sizes (ulimit -f)",
-    errno.EACCES: "choose a folder that you may write to, or change its permissions",
-    errno.EPERM: "choose a folder that you may write to, or change its permissions",
+    errno.EACCES: "choose a folder that you can write to, or change its permissions",
+    errno.EPERM: "choose a folder that you can write to, or change its permissions",
     errno.EROFS: "choose a folder on a disk that can be written to",
-    errno.ENOTDIR: "a file lies where a folder is needed: move it, or choose another path",
-    errno.EEXIST: "a file lies where a folder is needed: move it, or choose another path",
+    errno.ENOTDIR: "a file is in the place of a folder; move it, or choose another path",
+    errno.EEXIST: "a file is in the place of a folder; move it, or choose another path",
     errno.ENOENT: "check the path",
 }
 
@@ -34,7 +34,7 @@ class RunFolderError(ValueError):
 
 @contextmanager
 def explained(action: str, path: Path) -> Iterator[None]:
-    """Let an error of the disk leave as one sentence: `cannot write runs/a: No space left on device; free some …`."""
+    """Turn a disk error into one sentence: `cannot write runs/a: No space left on device; free some …`."""
     try:
         yield
     except Exception as error:  # writers in Rust (safetensors, tokenizers) raise bare exceptions that quote the number
@@ -48,7 +48,7 @@ def explained(action: str, path: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, has reached the disk."""
+    """Wait until a file's content, or a folder's entries, are on disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -57,7 +57,7 @@ def sync(path: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file under another name and rename it: whoever finds it, finds all of it."""
+    """Write a file under another name and rename it, so that readers only ever see all of it."""
     draft = draft_of(path)
     with explained("write", path):
         try:
@@ -71,12 +71,12 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def draft_of(path: Path) -> Path:
-    """A name beside the path for what is not whole yet, which nobody else has, nor will have."""
+    """A unique name next to the path for a file that is not complete yet."""
     return path.with_name(f"{path.name}.{secrets.token_hex(4)}{DRAFT}")
 
 
 def remove_drafts(folder: Path, *, of: str = "*") -> None:
-    """Remove what a killed writer left in a folder. For its one writer only: a draft may be in the making."""
+    """Remove what a killed writer left in a folder. Only for its single writer: it may be writing a draft."""
     for draft in folder.glob(f"{of}{DRAFT}"):
         if draft.is_dir() and not draft.is_symlink():
             shutil.rmtree(draft)
@@ -85,17 +85,17 @@ def remove_drafts(folder: Path, *, of: str = "*") -> None:
 
 
 def open_plain(path: Path) -> BufferedReader:
-    """Open a file to read it; anything else is refused, for a pipe may wait for ever and a device never ends."""
+    """Open a file for reading; reject anything else, because a pipe may block forever and a device never ends."""
     if path.exists() and not path.is_file():
-        raise RunFolderError(f"{path} is not a plain file; remove it, or put the file back as it was")
+        raise RunFolderError(f"{path} is not a plain file; remove it, or restore the file")
     return path.open("rb")
 
 
 def require_own(path: Path) -> None:
-    """Raise where a writer would be led elsewhere: by a link, or by a pipe or device in the place of a file."""
+    """Raise if a path leads a writer elsewhere: a link, or a pipe or device in place of a file."""
     if path.is_symlink():
         raise RunFolderError(
-            f"{path} is a link, and a run writes and deletes in its own folder only; put what it leads to in its place"
+            f"{path} is a link, and a run writes and deletes in its own folder only; replace it by its target"
         )
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise RunFolderError(f"{path} is neither a plain file nor a folder; remove it")

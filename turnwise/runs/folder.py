@@ -1,4 +1,4 @@
-"""The run folder: where everything lies that a run leaves behind."""
+"""The run folder: everything that a run writes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HISTORY = "history"
 _OTHERS = ("rollouts", "checkpoints", "sft", "tensorboard", "wandb")
 """The folders that a run writes to."""
 _ABANDONED = 3600
-"""Seconds after which the draft of a new run was left by a killed command: making one takes a moment."""
+"""Age in seconds at which the draft of a new run counts as left by a killed command: making one is quick."""
 
 
 class RunFolder:
@@ -45,12 +45,12 @@ class RunFolder:
         self.path, self.config, self.meta = path, config, meta
         self.metrics, self.turns, self.events, self.evals = (Journal(path / f"{name}.jsonl") for name in JOURNALS)
         self.history = Journal(path / f"{_HISTORY}.jsonl")
-        """Every command that took the run on, with its recipe and the step; nothing in it is ever undone."""
+        """Every command that started or resumed the run, with its recipe and step; never rewound."""
         self.checkpoints = Checkpoints(path / FOLDER)
 
     @classmethod
     def create(cls, path: str | Path, config: Mapping[str, Any], meta: Mapping[str, Any]) -> RunFolder:
-        """Start a run in a folder that does not exist yet, or is empty. It is there with its config or not at all."""
+        """Start a run in a new or empty folder. The folder appears complete with its config, or not at all."""
         path = Path(path)
         draft = draft_of(path.with_name(f".{path.name}"))
         with explained("create", path):
@@ -81,22 +81,22 @@ class RunFolder:
 
     @contextmanager
     def claim(self) -> Iterator[None]:
-        """Be the run's one writer until the block ends, or the process in whatever way; a second writer is refused.
+        """Be the run's only writer until the block or the process ends, however it ends; reject a second writer.
 
-        Nothing that lies in the folder leads a writer out of it, and what a killed one left half-made is removed.
+        Nothing in the folder may lead a writer out of it. Leftovers of a killed writer are removed.
         """
         self._require_own()
         with explained("write", self.path):
             lock = (self.path / "lock").open("a")
         with lock:
             try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock's, no forked worker inherits this one
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # unlike flock, forks do not inherit it
             except OSError as error:
                 raise RunFolderError(
                     f"{self.path} is being written by another process; wait until it is done, or stop it first"
                 ) from error
             with explained("clean", self.path):
-                remove_drafts(self.path, of=f"{CONFIG}.*")  # the rest of this folder may be the user's own
+                remove_drafts(self.path, of=f"{CONFIG}.*")  # other drafts in this folder may be the user's
                 remove_drafts(self.path / "rollouts")
                 self.checkpoints.clean()
             yield
@@ -108,28 +108,28 @@ class RunFolder:
     def carry_on(
         self, step: int, config: Mapping[str, Any], *, command: Sequence[str] = (), changes: Sequence[str] = ()
     ) -> None:
-        """A command takes the run on from the checkpoint of `step` with this config: what came later is undone."""
+        """A command resumes the run from the checkpoint of `step` with this config; later steps are undone."""
         self._check(self.checkpoints.journals(step))
         undone = self.undone(step)
         self._remember("resumed", step, config, command=list(command), changes=list(changes), undone=undone)
         self.rewind(step)
 
     def undone(self, step: int) -> list[dict[str, Any]]:
-        """The events after the checkpoint of a step, which a command that carries on from there undoes."""
+        """The events after the checkpoint of a step, which a command that resumes from it undoes."""
         return self.events.after(self.checkpoints.journals(step)["events"])
 
     def config_at(self, step: int) -> dict[str, Any]:
-        """The config with which a step was learnt: that of the last command which took the run on before it."""
+        """The config that a step was trained with: that of the last command that resumed the run before it."""
         began: list[dict[str, Any]] = []
         for row in read_journal(self.history.path, {"step": int, "recipe": dict}):
             began = [*(each for each in began if each["step"] < row["step"]), row]  # the rest was undone
         return next((row["recipe"] for row in reversed(began) if row["step"] < step), self.config)
 
     def circumstance(self, name: str, kind: type[Kind]) -> Kind:
-        """What meta.json says of the machine or the program; RunFolderError where it does not say it."""
+        """A field of meta.json; RunFolderError if it is missing or has the wrong type."""
         value = self.meta.get(name)
         if not isinstance(value, kind):
-            raise RunFolderError(f"{self.path / META} is damaged: {name} is {value!r}; put the file back as it was")
+            raise RunFolderError(f"{self.path / META} is damaged: {name} is {value!r}; restore the file")
         return value
 
     @property
@@ -138,41 +138,41 @@ class RunFolder:
         return dict(zip(JOURNALS, (self.metrics, self.turns, self.events, self.evals), strict=True))
 
     def rollouts_file(self, step: int) -> Path:
-        """Where the trajectories of a step lie."""
+        """File with the trajectories of a step."""
         return self.path / "rollouts" / f"step_{step:06d}.jsonl.zst"
 
     def tokens_file(self, step: int) -> Path:
-        """Where it lies what a step did to every sampled token."""
+        """File with what a step did to every sampled token."""
         return self.path / "rollouts" / f"tokens_{step:06d}.jsonl.zst"
 
     def evaluation_file(self, step: int) -> Path:
-        """Where some of the held-out episodes lie that were played after a step."""
+        """File with some of the held-out episodes played after a step."""
         return self.path / "rollouts" / f"eval_{step:06d}.jsonl.zst"
 
     def rollout_steps(self) -> list[int]:
-        """Steps whose trajectories were written, oldest first."""
+        """Steps with recorded trajectories, oldest first."""
         return self._steps_of("step")
 
     def token_steps(self) -> list[int]:
-        """Steps of which it was written what they did to every token, oldest first."""
+        """Steps with recorded token data, oldest first."""
         return self._steps_of("tokens")
 
     def evaluation_steps(self) -> list[int]:
-        """Steps after which held-out episodes were written, oldest first."""
+        """Steps with recorded held-out episodes, oldest first."""
         return self._steps_of("eval")
 
     def marks(self) -> dict[str, Mark]:
-        """Where each journal is: a checkpoint keeps them, so that a resumed run can go back, and finds any damage."""
+        """The position of each journal: checkpoints store them, so that a resumed run can rewind and detect damage."""
         return {name: journal.mark() for name, journal in (*self.journals.items(), (_HISTORY, self.history))}
 
     def check_journals(self) -> None:
-        """Raise unless the journals begin with what they had when the newest checkpoint was written."""
+        """Raise unless the journals still begin as they did when the newest checkpoint was written."""
         kept = [step for step in self.checkpoints.steps() if self.checkpoints.has_journals(step)]
         if kept:
             self._check(self.checkpoints.journals(kept[-1]))
 
     def rewind(self, step: int) -> None:
-        """Go back to the checkpoint of `step`: everything that came later is removed."""
+        """Go back to the checkpoint of `step`: everything later is removed."""
         marks = self.checkpoints.journals(step)
         self._check(marks)  # before anything is removed
         with explained("remove later steps of", self.path):
@@ -201,7 +201,7 @@ class RunFolder:
         self.history.append({"step": step, "time": now, "kind": kind, **content, "recipe": self.config})
 
     def _require_own(self) -> None:
-        """Raise where what lies in the folder would lead a writer out of it."""
+        """Raise if something in the folder would lead a writer out of it."""
         files = (CONFIG, SIGNATURE, META, "lock", *(f"{name}.jsonl" for name in (*JOURNALS, _HISTORY)))
         for name in (*files, *_OTHERS):
             require_own(self.path / name)
@@ -215,22 +215,22 @@ class RunFolder:
 def _refuse_content(path: Path) -> None:
     if not path.exists() or not any(path.iterdir()):
         return
-    if (path / META).is_file():  # after the look for any file: another command may have made the run a moment ago
+    if (path / META).is_file():  # checked after looking for any file: another command may just have made the run
         raise RunFolderError(
-            f"{path} already holds a run; continue it with `turnwise resume {path}`, or give the new run another name"
+            f"{path} already contains a run; continue it with `turnwise resume {path}`, or choose another name"
         )
     raise RunFolderError(f"{path} is not empty; give the run another name")
 
 
 def _write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """The one place where a run's config is written."""
+    """The only place where a run's config is written."""
     content = to_yaml(config)
-    sign(folder / CONFIG, content, config)  # first: a kill must not leave a config that nobody vouches for
+    sign(folder / CONFIG, content, config)  # first: a kill must not leave an unsigned config
     write_whole(folder / CONFIG, content)
 
 
 def _move_into_place(draft: Path, path: Path) -> None:
-    """Of two commands that make one run at once, one wins: a folder that is not empty is never replaced."""
+    """If two commands create the same run at once, one wins: a non-empty folder is never replaced."""
     try:
         draft.rename(path)
     except OSError as error:
@@ -240,7 +240,7 @@ def _move_into_place(draft: Path, path: Path) -> None:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove what killed commands left of this run, but nothing that another command may be making now."""
+    """Remove leftovers of killed commands for this run, but nothing that another command may be making now."""
     for draft in path.parent.glob(f".{glob.escape(path.name)}.*{DRAFT}"):
         with suppress(FileNotFoundError):  # another command may be removing it too
             if time.time() - draft.stat().st_mtime > _ABANDONED:

@@ -1,4 +1,4 @@
-"""Journals: files that only grow, one JSON object a line. A line counts once its newline is there."""
+"""Journals: append-only files with one JSON object per line. A line counts once its newline is written."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from turnwise.untrusted import shown
 
 _BLOCK = 65536
 _DEEPEST = 64
-"""Levels of nesting that are written: fewer than any reader accepts."""
+"""Maximum nesting that is written: fewer levels than any reader accepts."""
 _INTEGER_BITS = 4096
-"""Of the longest integer that is written as a number; Python refuses to read or write digits without end."""
+"""Bits of the longest integer written as a number; Python limits how many digits it converts."""
 
 
 class Mark(TypedDict):
-    """Where a journal was when a checkpoint was written: its size, and the digest of all that it had by then."""
+    """Position of a journal when a checkpoint was written: its size, and the digest of its content so far."""
 
     bytes: int
     sha256: str
 
 
 class Journal:
-    """One journal of a run: `Journal(path).append({"step": 1, "loss/policy": 0.3})`. It has one writer at a time."""
+    """One journal of a run: `Journal(path).append({"step": 1, "loss/policy": 0.3})`. Only one writer at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._digest, self._digested = hashlib.sha256(), 0
-        """Of the first bytes, and of how many: a long journal is not read again for every checkpoint."""
+        """Digest of the first bytes, and their number: a long journal is not read again for every checkpoint."""
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a line and hand it to the operating system. JSON knows no NaN: what is not finite becomes null."""
+        """Append a line and flush it to the operating system. JSON has no NaN: non-finite numbers become null."""
         line = json.dumps(plain(row, lambda _: None)).encode() + b"\n"
         with explained("write", self.path), self.path.open("a+b") as file:
             end = _end_of_lines(file)
-            if end < file.seek(0, os.SEEK_END):  # a line that was cut off would swallow this one
+            if end < file.seek(0, os.SEEK_END):  # a truncated line would merge with this one
                 file.truncate(end)
             file.write(line)
 
     @property
     def size(self) -> int:
-        """Bytes of whole lines."""
+        """Size in bytes of the complete lines."""
         if not self.path.exists():
             return 0
         with explained("read", self.path), open_plain(self.path) as file:
             return _end_of_lines(file)
 
     def mark(self) -> Mark:
-        """Where the journal is, once every line has reached the disk: what a checkpoint keeps of it."""
+        """The position of the journal once every line is on disk: what a checkpoint stores."""
         if self.path.exists():
             with explained("write", self.path):
                 sync(self.path)
@@ -61,21 +61,21 @@ class Journal:
         return {"bytes": size, "sha256": self._sha256(size)}
 
     def check(self, mark: Mark) -> None:
-        """Raise unless the journal begins with the very bytes that it had at the mark."""
+        """Raise unless the journal still begins with the same bytes as at the mark."""
         size, whole = mark["bytes"], self.size
         if whole < size:
             raise RunFolderError(
-                f"{self.path} has {whole} bytes of whole lines, but the checkpoint was written when it had {size}; "
-                "put the file back as it was, or resume from an earlier checkpoint"
+                f"{self.path} has {whole} bytes of complete lines, but the checkpoint was written when it had {size}; "
+                "restore the file, or resume from an earlier checkpoint"
             )
         if self._sha256(size) != mark["sha256"]:
             raise RunFolderError(
-                f"{self.path} is damaged or was edited: its first {size} bytes are not those that it had when the "
-                "checkpoint was written; put the file back as it was, or resume from an earlier checkpoint"
+                f"{self.path} is damaged or was edited: its first {size} bytes have changed since the "
+                "checkpoint was written; restore the file, or resume from an earlier checkpoint"
             )
 
     def after(self, mark: Mark) -> list[dict[str, Any]]:
-        """The rows that came after the mark; lines that are damaged are left out."""
+        """The rows after the mark, without damaged lines."""
         if not self.path.exists():
             return []
         with explained("read", self.path), open_plain(self.path) as file:
@@ -91,7 +91,7 @@ class Journal:
                 os.truncate(self.path, mark["bytes"])
 
     def _sha256(self, size: int) -> str:
-        """The digest of the first `size` bytes, of which only those are read that are new."""
+        """The digest of the first `size` bytes; reads only the new ones."""
         if size < self._digested:
             self._digest, self._digested = hashlib.sha256(), 0
         if size > self._digested:
@@ -104,9 +104,9 @@ class Journal:
 
 
 def read_journal(path: Path, fields: Mapping[str, type] | None = None) -> list[dict[str, Any]]:
-    """All rows; none when there is no such file yet. A last line that was cut off is left out.
+    """All rows; none if the file does not exist. A truncated last line is left out.
 
-    `fields` are what the reader goes by: `{"step": int}` refuses the journal where a line has no such thing.
+    `fields` are the required fields: `{"step": int}` rejects a journal in which a line lacks it.
     """
     if not path.exists():
         return []
@@ -116,9 +116,9 @@ def read_journal(path: Path, fields: Mapping[str, type] | None = None) -> list[d
 
 
 def plain(value: Any, non_finite: Callable[[float], Any], *, depth: int = 0) -> Any:
-    """The value in JSON's own types: arrays as lists, `non_finite(number)` for NaN and infinities, else its repr.
+    """The value in JSON's own types: arrays as lists, `non_finite(number)` for NaN and infinities, otherwise its repr.
 
-    Raises RecursionError for what is nested deeper than any reader need follow, and for what holds itself.
+    Raises RecursionError for values nested too deep for readers, and for values that contain themselves.
     """
     if depth > _DEEPEST:
         raise RecursionError(f"nested deeper than {_DEEPEST} levels")
@@ -154,7 +154,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def _end_of_lines(file: BinaryIO) -> int:
-    """Where the last whole line ends: after the last newline."""
+    """Where the last complete line ends: after the last newline."""
     end = file.seek(0, os.SEEK_END)
     while end:
         start = max(0, end - _BLOCK)

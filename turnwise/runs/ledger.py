@@ -1,4 +1,4 @@
-"""The ledger: the trajectories of a step, exactly, one per line of compressed JSON."""
+"""The ledger: the exact trajectories of a step, one per line of compressed JSON."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from turnwise.types import Group, StopReason, Trajectory, Turn
 from turnwise.untrusted import shown
 
 _BLOCK = 2048
-"""Compressed bytes that are expanded at once: 32,768 times as many at the very most."""
+"""Compressed bytes expanded at once; they expand at most 32,768-fold."""
 _ROOM, _RATIO = 256 * 2**20, 200
-"""A ledger may expand to this many bytes, and to so many times its size more: far past what episodes give."""
+"""A ledger may expand to this many bytes plus this many times its size: far more than episodes need."""
 _NON_FINITE = "non-finite"
 
 
 def write_groups(path: Path, groups: Iterable[Group]) -> None:
-    """Write a step's groups, whole or not at all. A group without trajectories leaves no line."""
-    # Level 1: numbers in decimal gain nothing from a longer search.
+    """Write a step's groups, completely or not at all. A group without trajectories writes no line."""
+    # Level 1: decimal numbers gain nothing from a longer search.
     compressor = zstandard.ZstdCompressor(level=1, write_checksum=True).compressobj()
     parts: list[bytes] = []
     for group in groups:
         for member, trajectory in enumerate(group.trajectories):
             parts.append(compressor.compress(_line({**_place(group, member), **_columns(trajectory)})))
-        # A block per group: of a file that was cut off, the groups before the cut can still be read.
+        # One block per group: in a truncated file, the groups before the cut can still be read.
         parts.append(compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
     write_whole(path, b"".join([*parts, compressor.flush()]))
 
 
 def read_groups(path: Path) -> list[Group]:
-    """The groups as they were written; every sequence comes back as a list."""
+    """The groups as written; every sequence comes back as a list."""
     groups: list[Group] = []
-    for row in list(_rows(path, whole=True)):  # the checksum comes last: nothing is believed before
+    for row in list(_rows(path, whole=True)):  # the checksum comes last: trust nothing before it
         name, member, task_id = row.pop("group"), row.pop("member"), row.pop("task_id", "")
         if member == 0:
             groups.append(Group(id=name, trajectories=[], task_id=task_id))
@@ -47,7 +47,7 @@ def read_groups(path: Path) -> list[Group]:
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines: a trajectory's fields with its `group` and `member`. Of a file that was cut off, those before it."""
+    """The lines: a trajectory's fields with its `group` and `member`. Of a truncated file, those before the cut."""
     return _rows(path, whole=False)
 
 
@@ -76,10 +76,10 @@ def _trajectory(row: Mapping[str, Any]) -> Trajectory:
 
 
 def _loose(value: Any) -> Any:
-    """What environments made up: anything at all, even a thing that holds itself or raises when it is looked at."""
+    """Values from environments: anything, even objects that contain themselves or raise when inspected."""
     try:
         return plain(value, _mark)
-    except Exception:  # the edge: objects of others
+    except Exception:  # the edge: a user's objects
         return shown(value)
 
 
@@ -90,13 +90,13 @@ def _key(key: Any) -> str:
 def _line(row: dict[str, Any]) -> bytes:
     try:
         text = json.dumps(row, allow_nan=False, default=lambda value: plain(value, _mark))
-    except ValueError:  # rare enough to look through every token only then
+    except ValueError:  # rare, so only then go through every token
         text = json.dumps(plain(row, _mark))
     return text.encode() + b"\n"
 
 
 def _mark(number: float) -> dict[str, str]:
-    """JSON has no NaN, and a ledger may not lose one."""
+    """JSON has no NaN, and a ledger must not lose one."""
     return {_NON_FINITE: repr(number)}
 
 
@@ -115,7 +115,7 @@ def _rows(path: Path, *, whole: bool) -> Iterator[dict[str, Any]]:
 
 def _lines(path: Path, *, whole: bool) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor().decompressobj()
-    parts: list[bytes] = []  # of a line whose end has not come yet
+    parts: list[bytes] = []  # of a line that is not complete yet
     with explained("read", path), open_plain(path) as file:
         room = _ROOM + _RATIO * file.seek(0, os.SEEK_END)
         file.seek(0)
@@ -130,9 +130,9 @@ def _lines(path: Path, *, whole: bool) -> Iterator[bytes]:
                 parts = []
             parts.append(rest)
         if whole and not decompressor.eof:
-            raise RunFolderError(f"{path} was cut off; copy it again, or take another step")
-        if whole and (decompressor.unused_data or file.read(1)):  # so looks a header that denies its checksum
-            raise _damage(path, ValueError("it goes on after its end"))
+            raise RunFolderError(f"{path} is truncated; copy it again, or choose another step")
+        if whole and (decompressor.unused_data or file.read(1)):  # a damaged header denies its checksum
+            raise _damage(path, ValueError("there is data after its end"))
 
 
 def _expand(decompressor: zstandard.ZstdDecompressionObj, block: bytes, path: Path) -> bytes:
@@ -143,4 +143,4 @@ def _expand(decompressor: zstandard.ZstdDecompressionObj, block: bytes, path: Pa
 
 
 def _damage(path: Path, error: Exception) -> RunFolderError:
-    return RunFolderError(f"{path} is damaged ({error}); copy it again, or take another step")
+    return RunFolderError(f"{path} is damaged ({error}); copy it again, or choose another step")

@@ -1,4 +1,4 @@
-"""Loggers: the numbers of a run shown elsewhere too. The run folder has them all; these are copies."""
+"""Loggers: copies of a run's numbers elsewhere. The run folder has them all."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from turnwise.runs.journal import read_journal
 
-if TYPE_CHECKING:  # a recipe knows its algorithm, which needs torch
+if TYPE_CHECKING:  # a recipe includes its algorithm, which needs torch
     from turnwise.recipe.schema import Log
     from turnwise.runs.folder import RunFolder
 
 
 class Logger(Protocol):
-    """One place that shows numbers."""
+    """One destination for numbers."""
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
-        """Show the values of a step."""
+        """Log the values of a step."""
         ...
 
     def close(self) -> None:
-        """Hand over what is still waiting."""
+        """Flush what is still queued."""
         ...
 
 
@@ -34,7 +34,7 @@ class Loggers:
 
     @classmethod
     def of(cls, log: Log, folder: RunFolder) -> Loggers:
-        """Those of the recipe, for a run that is new, or was rewound to where it goes on."""
+        """The loggers of the recipe, for a run that is new or was rewound to its checkpoint."""
         loggers: list[Logger] = []
         if log.tensorboard:
             loggers.append(TensorBoard(folder))
@@ -43,13 +43,13 @@ class Loggers:
         return cls(loggers)
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Show a row of metrics.jsonl or evals.jsonl."""
+        """Log a row of metrics.jsonl or evals.jsonl."""
         values = {name: float(value) for name, value in row.items() if name != "step" and _is_number(value)}
         for logger in self._loggers:
             logger.numbers(row["step"], values)
 
     def close(self) -> None:
-        """Hand over what is still waiting."""
+        """Flush what is still queued."""
         for logger in self._loggers:
             logger.close()
 
@@ -60,28 +60,28 @@ class TensorBoard:
     def __init__(self, folder: RunFolder) -> None:
         writer = _require("torch.utils.tensorboard", extra="tensorboard").SummaryWriter
         rows = read_journal(folder.metrics.path)
-        # What an interrupted run showed of later steps is to be forgotten.
+        # Drop later steps that an interrupted run had logged.
         purge_step = rows[-1]["step"] + 1 if rows else None
         self._writer = writer(log_dir=str(folder.path / "tensorboard"), purge_step=purge_step)
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
-        """Show the values of a step."""
+        """Log the values of a step."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def close(self) -> None:
-        """Hand over what is still waiting."""
+        """Flush what is still queued."""
         self._writer.close()
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases with the recipe's name and the stage; WANDB_MODE=offline keeps it on this machine."""
+    """A Weights & Biases run with the recipe's name and the stage; WANDB_MODE=offline keeps it on this machine."""
 
     def __init__(self, folder: RunFolder, *, project: str) -> None:
         init = _require("wandb", extra="wandb").init
         stage = "sft" if folder.config["stage"] == "imitation" else "train"
-        # Place and time make the id: a resumed run goes on under it, no other run of that name does.
+        # Path and start time make the id: a resumed run keeps it, other runs of that name have another.
         place = sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
         self._run = init(
             project=project,
@@ -93,11 +93,11 @@ class WeightsAndBiases:
         )
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
-        """Show the values of a step."""
+        """Log the values of a step."""
         self._run.log(dict(values), step=step)
 
     def close(self) -> None:
-        """Hand over what is still waiting."""
+        """Flush what is still queued."""
         self._run.finish()
 
 
@@ -106,7 +106,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _identifier(text: str) -> str:
-    """With the characters that an id may have."""
+    """With only the characters allowed in an id."""
     return "".join(letter if letter.isalnum() else "-" for letter in text)
 
 

@@ -1,4 +1,4 @@
-"""Read a run folder: as far as it goes (`read_run`), or all of it or nothing (`read_whole_run`)."""
+"""Read a run folder: as much as possible (`read_run`), or all of it or nothing (`read_whole_run`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 @dataclass(kw_only=True, slots=True)
 class RunData:
-    """What a run folder says; `problems` are sentences about what could not be read."""
+    """The content of a run folder; `problems` are sentences about what could not be read."""
 
     path: Path
     config: Row
@@ -65,7 +65,7 @@ class RunData:
 
     @property
     def algorithm(self) -> str:
-        """The name of the run's algorithm; "unknown" where the config does not say."""
+        """The name of the run's algorithm; "unknown" if the config does not say."""
         section = self.config.get("algorithm")
         return str(section.get("name", "custom")) if isinstance(section, dict) else "unknown"
 
@@ -80,7 +80,7 @@ class RunData:
         return sorted(int(stem) for stem in stems if stem.isdigit())
 
     def recorded(self, prefix: str, step: int) -> list[Row]:
-        """The lines of a file under `rollouts/`, as many as are whole."""
+        """The lines of a file under `rollouts/`, as many as are complete."""
         file = self.path / "rollouts" / f"{prefix}_{step:06d}.jsonl.zst"
         rows: list[Row] = []
         try:
@@ -113,13 +113,13 @@ def read_run(path: Path) -> RunData:
         problems=problems,
     )
     if not (run.config or run.meta or run.metrics):
-        raise ValueError(f"{path} holds no run: config.yaml, meta.json and metrics.jsonl are all missing or unreadable")
+        raise ValueError(f"{path} is not a run: config.yaml, meta.json and metrics.jsonl are all missing or unreadable")
     problems.extend(_find_damage(path))
     return run
 
 
 def read_whole_run(path: str | Path) -> RunData:
-    """The same of a folder that must be sound; RunFolderError names the first thing that is not."""
+    """The same for a folder that must be sound; RunFolderError names the first thing that is not."""
     folder = RunFolder.open(path)
     folder.check_journals()
     metrics, turns, events, evals, history = (
@@ -138,13 +138,13 @@ def read_whole_run(path: str | Path) -> RunData:
 
 
 def is_complete(path: str | Path) -> bool:
-    """Whether a run has come to its end, be it by itself or by the guard; one that was cut can be resumed."""
+    """Whether a run has ended, by itself or by the guard; an interrupted one can be resumed."""
     events = read_journal(Path(path) / "events.jsonl", {"kind": str})
     return bool(events) and events[-1]["kind"] in ("finished", "stopped")
 
 
 def _find_damage(path: Path) -> list[str]:
-    """What can be read and still is not what the run wrote; what cannot be read at all was told before."""
+    """What can be read but is not what the run wrote; what cannot be read at all is reported elsewhere."""
     if not (path / "meta.json").is_file() or not (path / "config.yaml").is_file():
         return []
     try:
@@ -165,7 +165,7 @@ def _read_mapping(file: Path, parse: Callable[[str], Any], problems: list[str]) 
         problems.append(f"{file.name} could not be read ({_first_line(error)}).")
         return {}
     if not isinstance(content, dict):
-        problems.append(f"{file.name} does not hold a mapping.")
+        problems.append(f"{file.name} is not a mapping.")
         return {}
     return content
 
@@ -182,7 +182,7 @@ def _read_rows(file: Path, problems: list[str]) -> list[Row]:
 
 
 def _by_step(rows: list[Row]) -> list[Row]:
-    """One row a step, in order; of several the last one written counts."""
+    """One row per step, in order; if there are several, the last one counts."""
     return [row for _, row in sorted({row["step"]: row for row in rows}.items())]
 
 

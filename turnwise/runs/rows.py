@@ -1,4 +1,4 @@
-"""Rows of journals: metrics by name, as they were measured or as they were read again."""
+"""Rows of journals: metrics by name, as measured or as read back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 Row = Mapping[str, Any]
-"""One line of a journal: what it has no data for is missing, and what was not finite is null."""
+"""One line of a journal: metrics without data are missing, and non-finite ones are null."""
 
 AREAS = ("rollout", "source", "loss", "train", "time", "eval", "turn")
 """What the names of metrics begin with. Where several policies learn, those of one have its name in front."""
@@ -19,7 +19,7 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def number(row: Row, name: str) -> float | None:
-    """A metric of a row; None where the row has none or it is not finite."""
+    """A metric of a row, or None if it is missing or not finite."""
     value = row.get(name)
     return value if is_number(value) else None
 

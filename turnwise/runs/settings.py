@@ -1,4 +1,4 @@
-"""The two files that say what a run is: its config as YAML that knows when it was changed, and its circumstances."""
+"""The two files that describe a run: its config as checksummed YAML, and its machine and software."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ CONFIG, META = "config.yaml", "meta.json"
 
 _SEAL = b"# sha256 of the lines above: "
 _MOST = 16 * 2**20
-"""Bytes that either file may have."""
+"""Maximum size of either file in bytes."""
 
 
 def to_yaml(config: Mapping[str, Any]) -> bytes:
-    """The config with a last line that vouches for it: a file that was cut may still be YAML, of another run."""
+    """The config with its checksum as the last line: a truncated file may still be valid YAML, of another run."""
     content = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True).encode()
     return content + _seal(content)
 
 
 def to_json(meta: Mapping[str, Any]) -> bytes:
-    """The circumstances with the version of the folder's layout."""
+    """The metadata with the version of the folder's layout."""
     return json.dumps(plain({**meta, "schema": SCHEMA}, lambda _: None), indent=1).encode() + b"\n"
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The config; RunFolderError when it is not as it was written."""
+    """The config; RunFolderError if it has changed since it was written."""
     content, seal, digest = _read(path).rpartition(_SEAL)
     if seal + digest != _seal(content):
         raise RunFolderError(
-            f"{path} is damaged or was edited; put it back as it was, and change settings with "
+            f"{path} is damaged or was edited; restore it, and change settings with "
             f"`turnwise resume {path.parent} KEY=VALUE`"
         )
     return yaml.safe_load(content)
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """The circumstances; RunFolderError when they cannot be read, or another version wrote them."""
+    """The metadata; RunFolderError if it cannot be read or another version wrote it."""
     try:
         meta = json.loads(_read(path))
     except (ValueError, RecursionError):
         meta = None
     if not isinstance(meta, dict):
-        raise RunFolderError(f"{path} is damaged: it is not a JSON object; put the file back as it was")
+        raise RunFolderError(f"{path} is damaged: it is not a JSON object; restore the file")
     if meta.get("schema") != SCHEMA:
         raise RunFolderError(
             f"{path} has schema {meta.get('schema')}, this version of turnwise reads {SCHEMA}; "
@@ -67,5 +67,5 @@ def _read(path: Path) -> bytes:
     with explained("read", path), open_plain(path) as file:
         content = file.read(_MOST + 1)
     if len(content) > _MOST:
-        raise RunFolderError(f"{path} has more than {_MOST} bytes, which no run writes; put the file back as it was")
+        raise RunFolderError(f"{path} has more than {_MOST} bytes, more than any run writes; restore the file")
     return content

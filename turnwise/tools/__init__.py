@@ -1,4 +1,4 @@
-"""Tools an agent can call: typed functions, the formats of a call, and the ones that come built in."""
+"""Tools an agent can call: typed functions, call formats, and the built-in tools."""
 
 from turnwise.tools.calculator import calculator
 from turnwise.tools.formats import CallError, FencedFormat, Format, JsonFormat, TagFormat, ToolCall, render_tools

@@ -1,4 +1,4 @@
-"""A calculator for a model: arithmetic only, exact for integers, and quick whatever it is asked."""
+"""A calculator for a model: arithmetic only, exact for integers, and fast for any input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Number = int | float
 
 _LONGEST = 300
 _MOST_BITS = 4096
-"""Integers above this size are refused: beyond it one multiplication is no longer instant."""
+"""Integers above this size are rejected: beyond it one multiplication is no longer instant."""
 _MOST_DIGITS = 15
 
 
@@ -55,7 +55,7 @@ def _call(name: str, arguments: list[Number]) -> Any:
 
 
 def _power(base: Number, exponent: Number) -> Any:
-    # The size is known before the work is done: 9**9**9 is refused, not computed.
+    # The size is known before the work is done: 9**9**9 is rejected, not computed.
     if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > _MOST_BITS:
         raise ValueError("the power is too large")
     return base**exponent

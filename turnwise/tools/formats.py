@@ -24,7 +24,7 @@ class ToolCall:
 
 @dataclass(frozen=True, kw_only=True)
 class CallError:
-    """The text tries to call a tool but is malformed; the message tells the model how to mend it."""
+    """The text tries to call a tool but is malformed; the message tells the model how to fix it."""
 
     message: str
 
@@ -33,11 +33,11 @@ class Format(Protocol):
     """One way to write calls."""
 
     def accepts(self, tool: Tool) -> bool:
-        """Whether this format can call the tool; the other methods pass over tools it cannot."""
+        """Whether this format can call the tool; the other methods skip tools it cannot."""
         ...
 
     def parse(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
-        """The first call in the text, an error when a call is malformed, None when the text holds no call."""
+        """The first call in the text, an error if a call is malformed, None if the text has no call."""
         ...
 
     def describe(self, tools: Mapping[str, Tool]) -> str:
@@ -49,12 +49,12 @@ class Format(Protocol):
 class TagFormat:
     """`<search>mahis</search>`: the text between the tags is the tool's one argument.
 
-    The first opening tag of a known tool counts, up to the nearest closing tag of the same name; what lies between is
-    taken as it is, other tags included, but for blank space around it.
+    The first opening tag of a known tool counts, up to the nearest closing tag of the same name. The text between is
+    taken as it is, including other tags, but without surrounding blank space.
     """
 
     def accepts(self, tool: Tool) -> bool:
-        """Tools with one argument to give."""
+        """Tools with a single argument to give."""
         return _sole_argument(tool) is not None
 
     def parse(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
@@ -85,7 +85,7 @@ class FencedFormat:
     languages: tuple[str, ...] = ("python", "py")
 
     def accepts(self, tool: Tool) -> bool:
-        """The one tool, if it has one argument to give."""
+        """Only the one tool, if it has a single argument to give."""
         return tool.name == self.tool and _sole_argument(tool) is not None
 
     def parse(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
@@ -111,8 +111,8 @@ class FencedFormat:
 class JsonFormat:
     """`<tool_call>{"name": "search", "arguments": {"query": "mahis"}}</tool_call>`, or the bare object.
 
-    A bare object must be the whole text. Arguments may be an object, or a string that holds one as OpenAI-style
-    interfaces send them.
+    A bare object must be the whole text. Arguments may be an object, or a string that contains one as OpenAI-style
+    APIs send them.
     """
 
     def accepts(self, tool: Tool) -> bool:
@@ -120,7 +120,7 @@ class JsonFormat:
         return True
 
     def parse(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
-        """The first tagged JSON call, else a bare object that names a tool and arguments."""
+        """The first tagged JSON call, otherwise a bare object that names a tool and arguments."""
         _, opening, rest = text.partition("<tool_call>")
         if not opening:
             return self._parse_bare(text, tools)
@@ -165,13 +165,13 @@ def read_call(value: Mapping[str, Any]) -> ToolCall | CallError:
 
 
 def write_call(call: ToolCall) -> str:
-    """A call in the words that `JsonFormat` reads."""
+    """A call in the form that `JsonFormat` reads."""
     body = json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
     return f"<tool_call>{body.replace('</', '<' + chr(92) + '/')}</tool_call>"  # no argument may close the tag
 
 
 def render_tools(tools: Iterable[Tool], formats: Iterable[Format]) -> str:
-    """The part of a prompt that presents the tools and says how to call them."""
+    """The part of a prompt that describes the tools and how to call them."""
     by_name = {tool.name: tool for tool in tools}
     lines = ["You can use these tools, one call per turn:"]
     for tool in by_name.values():

@@ -16,9 +16,9 @@ from turnwise.tools.tool import Tool, ToolResult, neutralise
 
 @asynccontextmanager
 async def mcp_tools(server: str | Sequence[str], *, deadline_seconds: float = 30.0) -> AsyncIterator[list[Tool]]:
-    """The tools of one server while the block lasts; leaving it closes the connection and ends a server we started.
+    """The tools of one server inside the block; leaving it closes the connection and stops a server we started.
 
-    A URL is reached over HTTP, a list of words is a command to start:
+    A URL is contacted over HTTP, a list of words is a command to start:
 
         async with mcp_tools("http://127.0.0.1:8000/mcp") as tools: ...
         async with mcp_tools(["python", "server.py"]) as tools: ...
@@ -43,7 +43,7 @@ def _address(server: str | Sequence[str]) -> Any:
     if isinstance(server, str):
         if not server.startswith(("http://", "https://")):
             raise ValueError(
-                f"{server!r} is no URL; pass a command as a list of words, such as ['python', 'server.py']"
+                f"{server!r} is not a URL; pass a command as a list of words, such as ['python', 'server.py']"
             )
         return server
     command, *arguments = server
@@ -51,7 +51,7 @@ def _address(server: str | Sequence[str]) -> Any:
 
 
 def _cause(error: Exception) -> Exception:
-    """The first single error: the client runs its connection in task groups, which wrap what went wrong."""
+    """The first single error: the client runs its connection in task groups, which wrap errors."""
     return _cause(error.exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
@@ -68,7 +68,7 @@ def _wrap(client: Client, tool: ServerTool, deadline_seconds: float) -> Tool:
     home = asyncio.get_running_loop()
 
     async def run(arguments: Mapping[str, Any]) -> ToolResult:
-        # The connection belongs to this loop, and an asynchronous environment has a loop of its own.
+        # The connection belongs to this loop, and an asynchronous environment has its own loop.
         call = asyncio.run_coroutine_threadsafe(client.call_tool(tool.name, dict(arguments)), home)
         try:
             async with asyncio.timeout(deadline_seconds):
@@ -78,7 +78,7 @@ def _wrap(client: Client, tool: ServerTool, deadline_seconds: float) -> Tool:
         except MCPError as error:
             return ToolResult(text=f"{tool.name}: {error}", ok=False)
 
-    # A server's own words enter the prompt, so they are no more trusted than its results.
+    # A server's text enters the prompt, so it is trusted no more than its results.
     description = neutralise(tool.description or "")
     return Tool(name=tool.name, description=description, parameters=tool.input_schema, run=run)
 

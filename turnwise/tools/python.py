@@ -7,7 +7,7 @@ from turnwise.tools.tool import Tool, ToolResult, tool
 
 
 def python_tool(limits: Limits | None = None) -> Tool:
-    """A tool `python(code)`; refuses, saying what to install, where no sandbox can be made."""
+    """A tool `python(code)`; if no sandbox can be made, it refuses and says what to install."""
     limits = limits or Limits()
     check_sandbox()
 

@@ -1,12 +1,12 @@
-"""Python code that nobody has read, run where it can do no harm.
+"""Run untrusted Python code where it can do no harm.
 
 `bubblewrap` gives each run its own namespaces: no network, a read-only system, a small private `/tmp`, an empty
-environment, no other process in sight. Resource limits bind inside, and a deadline ends the whole namespace. Without
+environment, no other process visible. Resource limits apply inside, and a deadline kills the whole namespace. Without
 bubblewrap nothing runs: there is no unprotected fallback.
 
-Memory is limited per process (`Limits.memory_bytes`); a run as a whole can use that times `Limits.processes`. A filter
-of system calls closes the known ways to make the kernel hold more than that for a program.
-Namespaces leave a finished process for the machine's init to collect: start containers with one (`docker run --init`).
+Memory is limited per process (`Limits.memory_bytes`); a whole run can use that times `Limits.processes`. A system-call
+filter closes the known ways to make the kernel hold more than that for a program.
+Namespaces leave finished processes for the machine's init to reap: start containers with one (`docker run --init`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _NOBODY = 65534
 _SCRIPT = "/code/main.py"
 _PYTHON_HOME = "/python"
 _STAGED_PYTHON, _STAGED_TEMP = "/tmp/python", "/tmp/temp"
-"""Where the interpreter and the program's /tmp wait between the two steps of a start."""
+"""Where the interpreter and the program's /tmp are kept between the two steps of a start."""
 _MOUNT_AND_GO_ON = '"$0" -n -t tmpfs -o "$1" none "$2" && shift 2 && exec "$@"'
 _PENDING_SIGNALS = 64
-"""Timers count as these; the kernel's own limit follows the size of the machine."""
+"""Timers count as these; the kernel's own limit depends on the size of the machine."""
 
 _INSTALL = (
     "install it with `apt install bubblewrap util-linux mount` (Debian, Ubuntu) or `dnf install bubblewrap util-linux` "
@@ -46,9 +46,9 @@ _ALLOW = (
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one run may use: `Limits(wall_seconds=2.0)`. Processes include threads; bytes of output count per stream.
+    """What one run may use: `Limits(wall_seconds=2.0)`. Processes include threads; output bytes count per stream.
 
-    `temp_files` counts the folders and links in `/tmp` too.
+    `temp_files` also counts the folders and links in `/tmp`.
     """
 
     wall_seconds: float = 5.0
@@ -69,9 +69,9 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Execution:
-    """What a run left: `Execution(stdout="4\\n", stderr="", exit_code=0, timed_out=False, output_full=False)`.
+    """The result of a run: `Execution(stdout="4\\n", stderr="", exit_code=0, timed_out=False, output_full=False)`.
 
-    `exit_code` is 128 + the signal number when a signal ended the program, and None when we ended it ourselves.
+    `exit_code` is 128 + the signal number if a signal ended the program, and None if we ended it ourselves.
     """
 
     stdout: str
@@ -82,16 +82,16 @@ class Execution:
 
     @property
     def ok(self) -> bool:
-        """Whether the program ended by itself and without an error."""
+        """Whether the program ended by itself without an error."""
         return self.exit_code == 0
 
 
 async def run_python(code: str, limits: Limits | None = None) -> Execution:
-    """Run a program in the sandbox; it is gone, with everything it started, when this returns or is cancelled."""
+    """Run a program in the sandbox; it and everything it started are gone when this returns or is cancelled."""
     limits = limits or Limits()
     check_sandbox()
     with _prepared(code, limits) as (command, descriptors):
-        # An empty environment already here: /proc/1/environ inside shows what bubblewrap itself was started with.
+        # The environment is already empty here: /proc/1/environ inside shows what bubblewrap itself was started with.
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=subprocess.DEVNULL,
@@ -105,13 +105,13 @@ async def run_python(code: str, limits: Limits | None = None) -> Execution:
 
 
 def run_python_sync(code: str, limits: Limits | None = None) -> Execution:
-    """`run_python` for plain code, in a notebook too."""
+    """`run_python` for synchronous code, in a notebook too."""
     return finish(run_python(code, limits))
 
 
 @cache
 def check_sandbox() -> None:
-    """Raise ValueError, with the fix, when this machine cannot run the sandbox. Only a success is remembered."""
+    """ValueError, with the fix, if this machine cannot run the sandbox. Only a success is remembered."""
     for program in ("bwrap", "mount", "prlimit", "setpriv"):
         if shutil.which(program) is None:
             raise ValueError(f"the Python sandbox needs the program {program!r}: {_INSTALL}")
@@ -166,7 +166,7 @@ async def _read(stream: asyncio.StreamReader, room: int, end: Callable[[str], No
 
 @contextmanager
 def _prepared(code: str, limits: Limits) -> Iterator[tuple[list[str], tuple[int, int]]]:
-    """The command for a program, and the open files that it reads: the program and the filter of system calls."""
+    """The command for a program, and the open files that it reads: the program and the system-call filter."""
     script, calls = _memory_file(code.encode(errors="replace")), _memory_file(forbidden_calls())
     try:
         yield _command(limits, script, calls), (script, calls)
@@ -195,9 +195,9 @@ def _command(limits: Limits, script: int, calls: int) -> list[str]:
 
 
 def _stage(limits: Limits) -> list[str]:
-    """A first step that only sees to the next one: it mounts `/tmp` with a limit on files, which bubblewrap cannot set.
+    """A first step that prepares the second: it mounts `/tmp` with a limit on files, which bubblewrap cannot set.
 
-    Its process namespace is what one signal ends: a change of user cuts the inner one loose from its parent.
+    One signal kills its whole process namespace; the change of user detaches the inner one from its parent.
     """
     as_root = os.geteuid() == 0
     user = [] if as_root else _root_of_a_namespace()
@@ -211,21 +211,21 @@ def _stage(limits: Limits) -> list[str]:
 
 
 def _root_of_a_namespace() -> list[str]:
-    """A user who may mount, and then hand its own identity on to a namespace within."""
+    """A user who may mount, and then pass its own identity to an inner namespace."""
     capabilities = ("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETFCAP")
     return ["--unshare-user", "--uid", "0", "--gid", "0", *capabilities]
 
 
 def _step_down() -> list[str]:
-    """Root becomes nobody, because the kernel exempts root's processes from the limit on their number.
+    """Root becomes nobody, because the kernel exempts root's processes from the process limit.
 
-    Nobody may not be able to read root's interpreter: that is why it is mounted to where everyone can.
+    Nobody may be unable to read root's interpreter, so it is mounted where everyone can.
     """
     return [_program("setpriv"), "--reuid", str(_NOBODY), "--regid", str(_NOBODY), "--clear-groups"]
 
 
 def _isolate() -> list[str]:
-    # /dev, and the root that _command makes read-only, live in memory too: writable they would get round temp_bytes.
+    # /dev, and the root that _command makes read-only, are in memory too: writable they would bypass temp_bytes.
     return [
         _program("bwrap"),
         *("--unshare-all", "--unshare-user", "--disable-userns", "--uid", str(_NOBODY), "--gid", str(_NOBODY)),
@@ -239,7 +239,7 @@ def _isolate() -> list[str]:
 
 
 def _system() -> list[str]:
-    """Shared libraries and programs, and nothing else of the host."""
+    """Shared libraries and programs, and nothing else from the host."""
     arguments = ["--ro-bind", "/usr", "/usr"]
     for path in map(Path, ("/bin", "/lib", "/lib32", "/lib64", "/sbin")):
         if path.is_symlink():

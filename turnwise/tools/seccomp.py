@@ -1,4 +1,4 @@
-"""System calls that sandboxed code may not make: memory that no limit counts, and doors into the kernel."""
+"""System calls that sandboxed code may not make: memory that no limit counts, and ways into the kernel."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import platform
 import struct
 
 _CALLS = {
-    # Shared memory and message queues live outside any process, anonymous files outside the size of /tmp.
+    # Shared memory and message queues are outside any process, anonymous files outside the size of /tmp.
     "shmget": {"x86_64": 29, "aarch64": 194},
     "semget": {"x86_64": 64, "aarch64": 190},
     "msgget": {"x86_64": 68, "aarch64": 186},
     "mq_open": {"x86_64": 240, "aarch64": 180},
     "memfd_create": {"x86_64": 319, "aarch64": 279},
     "memfd_secret": {"x86_64": 447, "aarch64": 447},
-    # What these keep for a file (attributes, access lists, rules, unread events) counts as nobody's memory.
+    # What these store for a file (attributes, access lists, rules, unread events) is charged to nobody.
     "setxattr": {"x86_64": 188, "aarch64": 5},
     "lsetxattr": {"x86_64": 189, "aarch64": 6},
     "fsetxattr": {"x86_64": 190, "aarch64": 7},
@@ -22,13 +22,13 @@ _CALLS = {
     "inotify_init": {"x86_64": 253},
     "inotify_init1": {"x86_64": 294, "aarch64": 26},
     "fanotify_init": {"x86_64": 300, "aarch64": 262},
-    # One byte in a pipe or socket can hold a whole page, or two megabytes, that its owner has given up.
+    # One byte in a pipe or socket can hold a whole page, or two megabytes, that its owner has freed.
     "splice": {"x86_64": 275, "aarch64": 76},
     "tee": {"x86_64": 276, "aarch64": 77},
     "vmsplice": {"x86_64": 278, "aarch64": 75},
-    # There is no network. A socket that listens keeps the data of thousands that have been closed.
+    # There is no network. A listening socket keeps the data of thousands of closed ones.
     "socket": {"x86_64": 41, "aarch64": 198},
-    # Rarely needed, often the way an escape began.
+    # Rarely needed, and often the start of an escape.
     "add_key": {"x86_64": 248, "aarch64": 217},
     "request_key": {"x86_64": 249, "aarch64": 218},
     "keyctl": {"x86_64": 250, "aarch64": 219},
@@ -41,10 +41,10 @@ _CALLS = {
 }
 _SOCKET_PAIR = {"x86_64": 53, "aarch64": 199}
 _UNIX_FAMILY = 1
-"""The one family of which pairs may be made: event loops wake themselves through one."""
+"""The only family whose pairs are allowed: event loops wake themselves through one."""
 _AUDIT_ARCHITECTURE = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _FIRST_FOREIGN_CALL = 0x40000000
-"""From here on x86_64 numbers the same calls anew, for a 32-bit mode."""
+"""From here on x86_64 repeats the same calls under new numbers, for a 32-bit mode."""
 
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
@@ -52,12 +52,12 @@ _ALLOW, _NOT_PERMITTED = 0x7FFF0000, 0x00050001
 
 
 def forbidden_calls() -> bytes:
-    """A filter in the kernel's own form: the calls above fail with EPERM, and so does every call of a foreign kind."""
+    """A filter in the kernel's own format: the calls above, and any call of a foreign architecture, fail with EPERM."""
     machine = platform.machine()
     if machine not in _AUDIT_ARCHITECTURE:
         raise ValueError(f"the sandbox runs on {' and '.join(_AUDIT_ARCHITECTURE)}, not on {machine!r}")
     numbers = [number[machine] for number in _CALLS.values() if machine in number]
-    # Jumps count the instructions they skip; the last instruction refuses, the one before it allows.
+    # Jumps count the instructions they skip; the last instruction rejects, the one before it allows.
     allow = 7 + len(numbers)
     program = [
         (_LOAD, 0, 0, _ARCHITECTURE_AT),

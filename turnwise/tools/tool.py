@@ -1,4 +1,4 @@
-"""A tool is a typed, documented function that a model may call; its result is a value, never an exception."""
+"""A tool is a typed, documented function that a model can call; its result is a value, never an exception."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 OUTPUT_CHARACTERS = 4000
-"""How much of a tool's output a model gets to read, unless the tool says otherwise."""
+"""How much of a tool's output a model reads, unless the tool sets its own limit."""
 
 PROTOCOL_TAGS = (
     *("think", "search", "information", "answer", "python", "result", "tool_call", "tool_response"),
     *("system", "user", "assistant", "s", "bos", "eos", "start_of_turn", "end_of_turn"),
 )
-"""Tags that parsers and chat templates act on; text from outside must not be able to write them."""
+"""Tags that parsers and chat templates act on; text from outside must not be able to contain them."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ToolResult:
-    """What a call gave: `ToolResult(text="Paris")`, or `ToolResult(text="unknown city", ok=False)`."""
+    """The result of a call: `ToolResult(text="Paris")`, or `ToolResult(text="unknown city", ok=False)`."""
 
     text: str
     ok: bool = True
@@ -39,13 +39,13 @@ class Tool:
     parameters: Mapping[str, Any]
     """JSON schema of the arguments, an object."""
     run: Callable[[Mapping[str, Any]], Any] = field(repr=False)
-    """Takes the arguments as the model wrote them; what it raises is told to the model."""
+    """Takes the arguments as the model wrote them; the model sees what it raises."""
     function: Callable[..., Any] | None = field(default=None, repr=False)
-    """The plain function behind a `@tool`, to call as it was written: `weather.function("Amman", days=2)`."""
+    """The plain function behind a `@tool`, callable as written: `weather.function("Amman", days=2)`."""
     output_characters: int = OUTPUT_CHARACTERS
 
     def __call__(self, arguments: Mapping[str, Any]) -> ToolResult | Awaitable[ToolResult]:
-        """Call the tool; wrong arguments and whatever it raises come back as a result with `ok=False`."""
+        """Call the tool; wrong arguments and exceptions come back as a result with `ok=False`."""
         try:
             value = self.run(arguments)
         except Exception as error:  # the edge: one broken call must not end the episode
@@ -54,7 +54,7 @@ class Tool:
 
     @property
     def required(self) -> tuple[str, ...]:
-        """Names of the arguments that a call must give."""
+        """Names of the required arguments."""
         return tuple(self.parameters.get("required", ()))
 
     async def _wait(self, value: Awaitable[Any]) -> ToolResult:
@@ -72,7 +72,7 @@ class Tool:
 
 
 def tool(function: Callable[..., Any]) -> Tool:
-    """Make a typed, documented function, plain or `async`, into a Tool.
+    """Turn a typed, documented function, plain or `async`, into a Tool.
 
     @tool
     def weather(city: str, days: int = 1) -> str:
@@ -100,7 +100,7 @@ def tool(function: Callable[..., Any]) -> Tool:
 
 
 def neutralise(text: str, tags: Iterable[str] = PROTOCOL_TAGS) -> str:
-    """Untrusted text with protocol tags and chat control tokens made inert: `<search>` becomes `&lt;search>`."""
+    """Untrusted text with protocol tags and chat control tokens disarmed: `<search>` becomes `&lt;search>`."""
     names = "|".join(map(re.escape, tags))
     return re.sub(rf"<(?=\s*/?\s*(?:{names})\b|\|)", "&lt;", text, flags=re.IGNORECASE)
 

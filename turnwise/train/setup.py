@@ -1,4 +1,4 @@
-"""Getting a run ready: everything that can be wrong is found here, before a single file is written."""
+"""Prepare a run: everything that can be wrong is found here, before any file is written."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ from turnwise.sources.imitation import Imitation, require_sft
 from turnwise.words import counted
 
 _DOCTOR_SEEDS, _DOCTOR_SECONDS = 2, 10.0
-"""How much the env doctor plays before training, and how long it may take, for each of training and evaluation."""
+"""How much the env doctor plays before training, and its time limit, for training and evaluation each."""
 _NOTICED = 1.0
-"""Seconds after which an examination says what it is doing."""
+"""Seconds after which a check reports its progress."""
 
 
 def choose_device(recipe: Recipe) -> str:
-    """The recipe's device; auto takes a GPU where there is one."""
+    """The recipe's device; auto uses a GPU if there is one."""
     if recipe.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if recipe.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device is {recipe.device!r} but torch sees no GPU; use device=cpu, or mend the driver")
+        raise ValueError(f"device is {recipe.device!r} but torch sees no GPU; use device=cpu, or fix the driver")
     return recipe.device
 
 
@@ -89,9 +89,9 @@ def make_renderer(recipe: Recipe, policy: TextPolicy) -> Renderer:
 
 
 def require_sound_env(recipe: Recipe, *, note: Callable[[str], None] | None = None) -> None:
-    """Have the env doctor look at the environment; ValueError with its findings when it is unfit.
+    """Let the env doctor check the environment; raise ValueError with its findings if it is unfit.
 
-    What was fit before is not examined again while its code is the same; `note` hears how a long examination goes.
+    A pass is remembered while the code is the same; `note` receives the progress of a long check.
     """
     env = recipe.env
     sources = (env.source(), env.source(env.held_out))
@@ -112,19 +112,19 @@ def require_sound_env(recipe: Recipe, *, note: Callable[[str], None] | None = No
         remember(report, kwargs, env.wrappers)
         hurried = [finding.text for finding in report.findings if finding.check == "time"]
         if note is not None and hurried:
-            note(f"env doctor: {hurried[0]}; `turnwise check-env {recipe.env.id}` plays all of it")
+            note(f"env doctor: {hurried[0]}; `turnwise check-env {recipe.env.id}` runs every check")
         if not report.ok:
             found = "; ".join(f"{defect.check}: {defect.text}" for defect in report.defects)
             raise ValueError(
-                f"{recipe.env.id} is unfit for training: {found}. `turnwise check-env {recipe.env.id}` says more; "
-                "env.check=false trains on it all the same"
+                f"{recipe.env.id} is unfit for training: {found}. See `turnwise check-env {recipe.env.id}`; "
+                "env.check=false trains on it anyway"
             )
 
 
 def _telling(note: Callable[[str], None], env_id: str) -> Callable[[str], None]:
-    """Says that an examination begins, and which check is under way once it takes long enough to be noticed."""
+    """Report that a check starts, and which check is running once it takes long enough to notice."""
     started = time.monotonic()
-    note(f"env doctor: examining {env_id}, for at most {_DOCTOR_SECONDS:g} s or so (env.check=false skips it)")
+    note(f"env doctor: checking {env_id} for about {_DOCTOR_SECONDS:g} s at most (env.check=false skips it)")
 
     def tell(check: str) -> None:
         if (passed := time.monotonic() - started) > _NOTICED:
@@ -134,7 +134,7 @@ def _telling(note: Callable[[str], None], env_id: str) -> Callable[[str], None]:
 
 
 def context_of(recipe: Recipe, policy: TextPolicy) -> int:
-    """Tokens that a whole episode may have; ValueError where the model has no room for what the recipe asks."""
+    """Maximum tokens per episode; ValueError if the recipe asks for more than the model has."""
     room, asked = policy.room, recipe.rollout.context
     if asked is not None and room is not None and asked > room:
         raise ValueError(f"rollout.context is {asked}, but {recipe.model.name} has room for {room} tokens; lower it")
@@ -142,7 +142,7 @@ def context_of(recipe: Recipe, policy: TextPolicy) -> int:
 
 
 def require_engine(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
-    """ValueError when the engine cannot be made, or has no memory for a single episode of some policy."""
+    """ValueError if the engine cannot be made, or has too little memory for a single episode of some policy."""
     engine, shared = recipe.engine, count_voices(recipe)
     check_engine(engine.kind, engine.options)
     for name, policy in policies.items():
@@ -158,7 +158,7 @@ def require_engine(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
 
 
 def require_loggers(recipe: Recipe) -> None:
-    """ValueError when a logger that the recipe asks for is not installed."""
+    """ValueError if a logger that the recipe asks for is not installed."""
     for extra, wanted in (("tensorboard", recipe.log.tensorboard), ("wandb", recipe.log.wandb is not None)):
         if wanted and find_spec(extra) is None:
             raise ValueError(f"log.{extra} needs a package that is missing: pip install 'turnwise[{extra}]'")
@@ -167,7 +167,7 @@ def require_loggers(recipe: Recipe) -> None:
 def make_imitation(
     recipe: Recipe, renderer: Renderer, *, room: int | None = None, note: Callable[[str], None] | None = None
 ) -> Imitation:
-    """The demonstrations of the recipe's imitation stage, each within `room` tokens; `note` hears of failed ones."""
+    """The demonstrations of the imitation stage, each within `room` tokens; `note` receives failures."""
     sft = require_sft(recipe)
     if sft.chats is not None:
         groups = chat_groups(Path(sft.chats), renderer, limit=sft.demonstrations, room=room)
@@ -183,17 +183,17 @@ def make_imitation(
         )
     imitation = Imitation(groups, sft, seed=recipe.seed)
     if note is not None and sft.warmup >= imitation.steps:
-        note(f"sft.warmup={sft.warmup} leaves none of the {counted(imitation.steps, 'step')} at full rate; lower it")
+        note(f"sft.warmup={sft.warmup} covers all {counted(imitation.steps, 'step')}: none has the full rate; lower it")
     return imitation
 
 
 def circumstances(device: str) -> dict[str, str]:
-    """What two runs must have in common to be equal to the bit, besides the recipe and the number of threads."""
+    """What must match for two runs to be equal bit for bit, besides the recipe and the number of threads."""
     return {"turnwise": __version__, "torch": torch.__version__, "device": device, **describe_arithmetic()}
 
 
 def describe_run(recipe: Recipe) -> Mapping[str, Any]:
-    """What `meta.json` says about the circumstances."""
+    """What `meta.json` records about machine and software."""
     return {
         **circumstances(choose_device(recipe)),
         "python": platform.python_version(),

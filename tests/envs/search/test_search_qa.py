@@ -167,7 +167,7 @@ def test_a_wrong_shape_names_line_and_field(tmp_path: Path, content: str, messag
     ("content", "message"),
     [
         ('{"a": 1}\n{"b": 2}', "name it .jsonl"),
-        ("7", "must hold a list or an object, found int"),
+        ("7", "must contain a list or an object, found int"),
         ("", "is empty"),
         ("[]", "is empty"),
         ('[{"title": "x"}]', "entry 1: the field 'text' is missing"),

@@ -184,7 +184,7 @@ def test_a_file_per_split_is_used_whole(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "holds no problem"),
+        ("", "has no problem"),
         ('{"question": "a", "answer": "#### 1"}\n\n{"question": "b"}\n', 'line 3: needs the text field "answer"'),
         ('{"answer": "1"}', 'line 1: needs the text field "question"'),
         ('{"question": "a", "answer": 1}', 'needs the text field "answer"'),

@@ -97,5 +97,5 @@ def test_chat_template_gives_the_chat_form(tokenizer: PreTrainedTokenizerFast) -
 
 
 def test_too_little_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="bring more text"):
+    with pytest.raises(ValueError, match="provide more text"):
         train_tokenizer(["bamako"])

@@ -1,4 +1,4 @@
-"""Environments of other packages, each behind an optional dependency that is imported only when one is made."""
+"""Environments of other packages. Each needs an optional dependency, imported only when one is made."""
 
 from turnwise.envs.registry import EnvSpec
 
@@ -29,7 +29,7 @@ SPECS: tuple[EnvSpec, ...] = (
     EnvSpec(
         id="gym/{name}",
         entry_point="turnwise.envs.adapters.gymnasium:Gymnasium",
-        summary="Gymnasium's toy-text worlds told in words: FrozenLake, CliffWalking, Taxi, Blackjack.",
+        summary="Gymnasium's toy-text worlds in words: FrozenLake, CliffWalking, Taxi, Blackjack.",
         extra="gymnasium",
         example="gym/FrozenLake-v1",
         names="turnwise.envs.adapters.gymnasium:WORDS",
@@ -37,7 +37,7 @@ SPECS: tuple[EnvSpec, ...] = (
     EnvSpec(
         id="minigrid/{name}",
         entry_point="turnwise.envs.adapters.minigrid:MiniGrid",
-        summary="MiniGrid and BabyAI levels told in words.",
+        summary="MiniGrid and BabyAI levels in words.",
         extra="minigrid",
         example="minigrid/BabyAI-GoToRedBall-v0",
         names="turnwise.envs.adapters.minigrid:LEVELS",

@@ -1,7 +1,7 @@
 """Runs the programs of reasoning-gym's data sets in the sandbox.
 
-The family `codeio` asks what programs do that were gathered elsewhere, and finds out by running them in the process
-that asks. Here they run confined, with the standard library alone.
+The family `codeio` asks what programs from elsewhere do, and finds out by running them in the asking process. Here
+they run in the sandbox, with only the standard library.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from reasoning_gym.code.codeio import CodeIODataset
 from turnwise.tools.sandbox import Limits, check_sandbox, run_python_sync
 
 FAMILIES = frozenset({"codeio"})
-"""Those whose questions come from running programs."""
+"""Families whose questions come from running programs."""
 _LIMITS = Limits(cpu_seconds=1, wall_seconds=20.0)
-"""Time of the processor, so that a busy machine asks the same questions as an idle one."""
+"""Processor time, so that a busy machine asks the same questions as an idle one."""
 _SEED, _PROGRAM = "<seed>", "<program>"
-# The order of sets depends on the hash seed, which the sandbox leaves to chance: equal seeds must ask equal questions.
+# The order of sets depends on the hash seed, which is random in the sandbox: equal seeds must ask equal questions.
 _RUN = f"""
 import json, os, random, sys
 if "PYTHONHASHSEED" not in os.environ:
@@ -39,12 +39,12 @@ print(f"({{asked}}, {{outputs!r}})")
 
 
 def confine_programs() -> None:
-    """From now on data sets run their programs in the sandbox, inside of composites too."""
+    """From now on data sets run their programs in the sandbox, including inside composites."""
     CodeIODataset._generate_io_pair = _run_confined
 
 
 def require_confinement(name: str, family: str) -> None:
-    """ValueError, with the fix, when `family` runs programs and this machine cannot confine them."""
+    """ValueError, with the fix, if `family` runs programs and this machine cannot confine them."""
     if family not in FAMILIES:
         return
     try:
@@ -54,7 +54,7 @@ def require_confinement(name: str, family: str) -> None:
 
 
 def was_run(item: Mapping[str, Any]) -> bool:
-    """Whether an item is a question: False where its program failed, for want of a package for example."""
+    """Whether an item is a question: False if its program failed, for example for lack of a package."""
     data = item["metadata"]
     return data.get("source_dataset") not in FAMILIES or bool(data["input_data"] or data["output_data"])
 
@@ -62,7 +62,7 @@ def was_run(item: Mapping[str, Any]) -> bool:
 def _run_confined(
     self: CodeIODataset, main_code: str, input_generator_code: str, rng: Random, max_retries: int = 1
 ) -> tuple[Any, Any]:
-    """What a program was given and what it made of it; ({}, {}) where it failed, as in the method this replaces."""
+    """A program's input and output; ({}, {}) if it failed, as in the method this replaces."""
     program = repr(f"{main_code}\n\n{input_generator_code}")
     code = _RUN.replace(_SEED, str(rng.getrandbits(64))).replace(_PROGRAM, program)
     execution = run_python_sync(code, _LIMITS)
@@ -70,7 +70,7 @@ def _run_confined(
     if not execution.ok or not lines:
         return {}, {}
     try:
-        inputs, outputs = ast.literal_eval(lines[-1])  # it reads data and runs nothing
+        inputs, outputs = ast.literal_eval(lines[-1])  # reads data and runs nothing
         json.dumps([inputs, outputs])
     except (MemoryError, RecursionError, SyntaxError, TypeError, ValueError):
         return {}, {}

@@ -1,7 +1,7 @@
-"""Keeps answers away from scorers that run them as Python.
+"""Keeps answers away from scorers that would run them as Python.
 
-Some reasoning-gym families hand the answer to `eval` or to `sympy.parse_expr`, which is `eval` too. A policy under
-training writes whatever pays, so for these families only plain data and plain mathematics may reach the scorer.
+Some reasoning-gym families pass the answer to `eval` or to `sympy.parse_expr`, which is `eval` too. A policy in
+training writes whatever is rewarded, so for these families only plain data and plain mathematics reach the scorer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WORD = re.compile(r"[A-Za-z]+")
 
 
 def is_harmless(family: str, answer: str) -> bool:
-    """Whether the scorer of `family` can be given this answer without running code of the policy's choosing."""
+    """Whether the scorer of `family` can take this answer without running code chosen by the policy."""
     if family in LITERAL_FAMILIES:
         return _is_code_free(answer)
     if family in EXPRESSION_FAMILIES:
@@ -31,7 +31,7 @@ def is_harmless(family: str, answer: str) -> bool:
 
 
 def _is_code_free(text: str) -> bool:
-    """True for a Python literal or a bare name, and for text that is no Python: `eval` refuses that unrun."""
+    """True for a Python literal or a bare name, and for text that is not Python: `eval` rejects that unrun."""
     try:
         ast.literal_eval(text)
     except SyntaxError:

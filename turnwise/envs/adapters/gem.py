@@ -32,7 +32,7 @@ class Gem(Env):
             self.inner = _load(name, 0)
 
     def reset(self, seed: int | None = None, task: Any = None) -> Reset:
-        """Start an episode in a newly made environment: instances carry questions over from one episode to the next."""
+        """Start an episode in a new environment: instances carry questions over from one episode to the next."""
         super().reset(seed=seed)
         number = self.rng.getrandbits(31)
         self.random = IsolatedRandom(number)
@@ -40,20 +40,20 @@ class Gem(Env):
         with self.random.swapped_in():
             self.inner = _load(self.name, number)
             observation, info = self.inner.reset(seed=number)
-        return told(observation, info), {}
+        return full_text(observation, info), {}
 
     def step(self, action: str) -> Step:
-        """Hand the text over. GEM marks a failure to read it by a negative reward, and every end as terminated."""
+        """Pass the text on. GEM marks unreadable text by a negative reward, and every end as terminated."""
         with self.random.swapped_in():
             observation, reward, terminated, truncated, info = self.inner.step(action)
         self.total += float(reward)
         ended: Info = {"valid": float(reward) >= 0.0}
         if terminated:
             ended["success"] = self.total >= SOLVED
-        return told(observation, info), float(reward), bool(terminated), bool(truncated and not terminated), ended
+        return full_text(observation, info), float(reward), bool(terminated), bool(truncated and not terminated), ended
 
     def sample_random_action(self) -> str:
-        """The environment's own random action, drawn from our generator; a boxed digit where it has none."""
+        """The environment's own random action, drawn from our generator; a boxed digit if it has none."""
         if type(self.inner).sample_random_action is gem.Env.sample_random_action:
             return f"\\boxed{{{self.rng.randint(0, 9)}}}"
         with IsolatedRandom(self.rng.getrandbits(31)).swapped_in():
@@ -73,7 +73,7 @@ def _load(name: str, seed: int) -> Any:
         raise ValueError(f"GEM cannot load {name!r} here; make this available or choose another: {error}") from error
 
 
-def told(observation: str, info: Info) -> str:
+def full_text(observation: str, info: Info) -> str:
     """What GEM shows: its prefix, the observation and its suffix."""
     parts = (info.get("prefix"), "" if observation == TERMINAL_STATE else observation, info.get("suffix"))
     return "\n".join(part for part in parts if part) or "The episode is over."

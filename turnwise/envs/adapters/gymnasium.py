@@ -30,7 +30,7 @@ class Gymnasium(Env):
         self.words = WORDS[name]
 
     def reset(self, seed: int | None = None, task: Any = None) -> Reset:
-        """Start an episode in a newly made world."""
+        """Start an episode in a new world."""
         super().reset(seed=seed)
         arguments = {**self.words.arguments(self.rng), **self.settings}
         self.world: Any = gymnasium.make(self.name, **arguments)
@@ -42,7 +42,7 @@ class Gymnasium(Env):
         return f"{rules}\n\n{described}", {"state_key": described}
 
     def step(self, action: str) -> Step:
-        """Take the last action that the text names; without one nothing moves, but the turn is spent."""
+        """Take the last action that the text names; without one nothing moves, but the turn counts."""
         named = last_named(action, self.words.actions)
         reward, terminated = 0.0, False
         if named is not None:
@@ -69,7 +69,7 @@ class Gymnasium(Env):
         return self.words.actions[self.plan[int(self.state)]]
 
     def has_oracle(self) -> bool:
-        """True where the transitions are published."""
+        """True if the transitions are published."""
         return self.words.plannable
 
     def _out_of_turns(self) -> bool:

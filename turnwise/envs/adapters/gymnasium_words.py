@@ -1,4 +1,4 @@
-"""How Gymnasium's toy-text worlds are told in words: rules, action names, descriptions of states."""
+"""Gymnasium's toy-text worlds in words: rules, action names, descriptions of states."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Words:
     describe: Callable[[Any, Any], str]
     """The unwrapped environment and its state, in words."""
     goal_reward: float
-    """An episode that ends with at least this reward reached its goal."""
+    """An episode that ends with at least this reward succeeded."""
     plannable: bool = True
     """Whether the world publishes its transitions, from which an expert can plan."""
     arguments: Callable[[random.Random], dict[str, Any]] = lambda rng: {}
-    """Arguments of `gymnasium.make`, drawn anew for each episode."""
+    """Arguments of `gymnasium.make`, drawn for each episode."""
 
 
 def _random_lake(size: int) -> Callable[[random.Random], dict[str, Any]]:

@@ -1,8 +1,8 @@
-"""A private stand-in for the process-global random generators, for packages that draw from them.
+"""A private substitute for the process-global random generators, for packages that draw from them.
 
 TextArena and GEM call `random.choice` and `random.seed` on the module itself. Around every call into such a package
-the adapter swaps its own state of `random` and `numpy.random` in and puts the process's state back afterwards: equal
-seeds give equal episodes however episodes interleave, and nobody else's draws move. One lock serialises the swaps of
+the adapter swaps in its own state of `random` and `numpy.random` and restores the process's state afterwards: equal
+seeds give equal episodes however episodes interleave, and nobody else's draws change. One lock serialises the swaps of
 all threads. A thread that draws from the global generators *during* a swap would still disturb it, which is why these
 adapters also ask for `execution = "process"`.
 """
@@ -31,7 +31,7 @@ class IsolatedRandom:
 
     @contextmanager
     def swapped_in(self) -> Generator[None]:
-        """Run the block with these states in place of the process's; both go on where they were."""
+        """Run the block with these states instead of the process's; both continue where they were."""
         with _SWAP:
             outer = _get()
             _set(self.states)

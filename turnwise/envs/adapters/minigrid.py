@@ -23,13 +23,13 @@ RULES = (
     " pickup and drop handle the object before you, toggle opens or closes what is before you."
 )
 BEYOND_THE_BOT = ("KeyInBox", "Carrying", "UnlockToUnlock", "OrderN2Debug", "OrderN4Debug")
-"""Levels that the bot fails (something in a box or in hand, an order it must not break) or plans for without end."""
+"""Levels that the bot fails (something in a box or in hand, an order it must not break) or plans for endlessly."""
 _DOOR_STATES = {index: state for state, index in STATE_TO_IDX.items()}
 _UNREMARKABLE = frozenset({"unseen", "empty", "wall", "floor", "agent"})
 
 
 class MiniGrid(Env):
-    """A level told as the list of what the agent sees; the last action word of a turn counts."""
+    """A level described as the list of what the agent sees; the last action word of a turn counts."""
 
     def __init__(self, *, name: str, split: str = "train") -> None:
         super().__init__(split=split)
@@ -38,7 +38,7 @@ class MiniGrid(Env):
         self.world: Any = gymnasium.make(name)
 
     def reset(self, seed: int | None = None, task: Any = None) -> Reset:
-        """Build the level anew."""
+        """Build the level."""
         super().reset(seed=seed)
         # BabyAI prints every layout that it rejects.
         with redirect_stdout(io.StringIO()):
@@ -49,7 +49,7 @@ class MiniGrid(Env):
         return f"{rules}\n\n{self._describe()}", {}
 
     def step(self, action: str) -> Step:
-        """Take the last action that the text names; without one nothing moves, but the turn is spent."""
+        """Take the last action that the text names; without one nothing moves, but the turn counts."""
         named = last_named(action, ACTIONS)
         reward, terminated = 0.0, False
         if named is not None:
@@ -66,7 +66,7 @@ class MiniGrid(Env):
         return self.rng.choice(ACTIONS)
 
     def oracle(self) -> str:
-        """What the bot that BabyAI ships would do. It explores and remembers, so from here on it follows each step."""
+        """What BabyAI's own bot would do. It explores and remembers, so from here on it follows each step."""
         if self.bot is None:
             self.bot = BabyAIBot(self.world)
             self.advice = self.bot.replan()
@@ -82,7 +82,7 @@ class MiniGrid(Env):
         try:
             self.advice = self.bot.replan(action)
         except (AssertionError, DisappearedBoxError):
-            # The step broke the bot's plan: it starts over when it is asked again.
+            # The step broke the bot's plan: it starts over the next time it is asked.
             self.bot = None
 
     def _describe(self) -> str:

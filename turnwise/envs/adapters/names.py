@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 
 def check_name(kind: str, name: str, known: Iterable[str]) -> None:
-    """Raise ValueError with the closest known names unless `name` is one of them."""
+    """ValueError with the closest known names unless `name` is one of them."""
     names = list(known)
     if name not in names:
         close = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:3]

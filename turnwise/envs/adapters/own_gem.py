@@ -1,4 +1,4 @@
-"""A GEM environment of the user's own: `make("my_module:MyGame")`."""
+"""The user's own GEM environment: `make("my_module:MyGame")`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import gem
 
-from turnwise.envs.adapters.gem import told
+from turnwise.envs.adapters.gem import full_text
 from turnwise.envs.adapters.isolated_random import IsolatedRandom
 from turnwise.envs.base import SPLITS, Env, Reset, Step
 
@@ -36,13 +36,13 @@ class OwnGem(Env):
             self.random = IsolatedRandom(seed)
         with self.random.swapped_in():
             observation, info = self.inner.reset(seed=seed)
-        return told(observation, info), dict(info)
+        return full_text(observation, info), dict(info)
 
     def step(self, action: str) -> Step:
-        """Hand the text over."""
+        """Pass the text on."""
         with self.random.swapped_in():
             observation, reward, terminated, truncated, info = self.inner.step(action)
-        return told(observation, info), float(reward), bool(terminated), bool(truncated), dict(info)
+        return full_text(observation, info), float(reward), bool(terminated), bool(truncated), dict(info)
 
     def sample_random_action(self) -> str:
         """The game's own random action, drawn from our generator."""
@@ -55,10 +55,10 @@ class OwnGem(Env):
             return self.inner.oracle()
 
     def has_oracle(self) -> bool:
-        """Whether the class has one."""
+        """Whether the class has an oracle."""
         return callable(getattr(self.inner, "oracle", None))
 
     def close(self) -> None:
-        """Close the game if it can be."""
+        """Close the game if it can be closed."""
         if callable(end := getattr(self.inner, "close", None)):
             end()

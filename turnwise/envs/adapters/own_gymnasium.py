@@ -1,4 +1,4 @@
-"""A Gymnasium class of the user's own, told in words: `make("my_module:MyWorld")`."""
+"""The user's own Gymnasium class, in words: `make("my_module:MyWorld")`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from turnwise.envs.adapters.names import last_named
 from turnwise.envs.base import SPLITS, Env, Info, Reset, Step
 
 MAX_NUMBERS = 256
-"""Numbers in an observation that are still told as text."""
+"""Most numbers in an observation that is still shown as text."""
 
 
 class OwnGymnasium(Env):
     """Any Gymnasium environment with text or discrete actions.
 
     Discrete actions are named by the class's `action_names` (a sequence, in the order of their numbers) or numbered;
-    the last name or number in a turn counts. Observations that are not text are told as numbers, unless the world
+    the last name or number in a turn counts. Observations that are not text are shown as numbers, unless the world
     renders itself as text (`render_mode="ansi"`). The class may have `oracle()`, `reward_range` and `execution`.
     """
 
@@ -39,18 +39,18 @@ class OwnGymnasium(Env):
 
     @property
     def execution(self) -> Literal["inline", "thread", "process"]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Where the class says that its steps run; inline unless it does."""
+        """Where the class says that its steps run; inline by default."""
         return getattr(self.inner.unwrapped, "execution", "inline")
 
     def reset(self, seed: int | None = None, task: Any = None) -> Reset:
         """Reset the world with the same seed; a task is one of its `options`."""
         super().reset(seed=seed)
         observation, info = self.inner.reset(seed=seed, options=None if task is None else {"task": task})
-        told = self._told(observation)
-        return (f"{told}\n\n{self._offer()}" if self.actions else told), dict(info)
+        text = self._in_words(observation)
+        return (f"{text}\n\n{self._offer()}" if self.actions else text), dict(info)
 
     def step(self, action: str) -> Step:
-        """Take the action that the text names; where it names none nothing moves, but the turn is spent."""
+        """Take the action that the text names; without one nothing moves, but the turn counts."""
         if not self.actions:
             return self._take(action, action)
         named = last_named(action, list(self.actions))
@@ -73,7 +73,7 @@ class OwnGymnasium(Env):
         return self._named(self.inner.unwrapped.oracle())
 
     def has_oracle(self) -> bool:
-        """Whether the class has one."""
+        """Whether the class has an oracle."""
         return callable(getattr(self.inner.unwrapped, "oracle", None))
 
     def close(self) -> None:
@@ -82,10 +82,10 @@ class OwnGymnasium(Env):
 
     def _take(self, action: Any, parsed: str) -> Step:
         observation, reward, terminated, truncated, info = self.inner.step(action)
-        said: Info = {"valid": True, "parsed_action": parsed, **info}
-        if "is_success" in info:  # the name that other libraries give it
-            said.setdefault("success", bool(info["is_success"]))
-        return self._told(observation), float(reward), bool(terminated), bool(truncated), said
+        reported: Info = {"valid": True, "parsed_action": parsed, **info}
+        if "is_success" in info:  # the name that other libraries use
+            reported.setdefault("success", bool(info["is_success"]))
+        return self._in_words(observation), float(reward), bool(terminated), bool(truncated), reported
 
     def _named(self, action: Any) -> str:
         if not self.actions or isinstance(action, str):
@@ -93,21 +93,21 @@ class OwnGymnasium(Env):
         return next(name for name, number in self.actions.items() if number == int(action))
 
     def _names(self) -> dict[str, int]:
-        """One name for each action: the first, which is a word where there is one."""
+        """One name per action: the first one, which is a word if there is one."""
         by_number = {number: name for name, number in reversed(self.actions.items())}
         return {by_number[number]: number for number in sorted(by_number)}
 
     def _offer(self) -> str:
         return f"Actions: {', '.join(self._names())}."
 
-    def _told(self, observation: Any) -> str:
+    def _in_words(self, observation: Any) -> str:
         if not isinstance(observation, str) and self.inner.render_mode == "ansi":
             return str(self.inner.render())
         return tell(observation)
 
 
 def tell(observation: Any) -> str:
-    """An observation in words; raises ValueError for what has none, such as an image."""
+    """An observation in words; ValueError for one that has none, such as an image."""
     if isinstance(observation, Mapping):
         return "\n".join(f"{key}: {tell(value)}" for key, value in observation.items())
     if isinstance(observation, np.ndarray | np.generic):
@@ -123,7 +123,7 @@ def tell(observation: Any) -> str:
 
 
 def _actions(inner: gymnasium.Env[Any, Any]) -> dict[str, int]:
-    """Discrete actions by what a turn may call them, words first; empty where actions are texts."""
+    """Discrete actions by the names a turn may use, words first; empty if actions are texts."""
     space = inner.action_space
     if isinstance(space, spaces.Text):
         return {}
@@ -145,6 +145,6 @@ def _actions(inner: gymnasium.Env[Any, Any]) -> dict[str, int]:
 def _words(inner: gymnasium.Env[Any, Any]) -> Sequence[str]:
     world: Any = inner.unwrapped
     kind = getattr(world, "actions", None)
-    if isinstance(kind, type) and issubclass(kind, enum.IntEnum):  # as MiniGrid has it
+    if isinstance(kind, type) and issubclass(kind, enum.IntEnum):  # as in MiniGrid
         return [action.name for action in sorted(kind)][: int(getattr(inner.action_space, "n", 0))]
     return getattr(world, "action_names", ())

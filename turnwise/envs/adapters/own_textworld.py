@@ -1,4 +1,4 @@
-"""A TextWorld game of the user's own: a function that returns `textworld.start(...)` or `textworld.gym.make(...)`."""
+"""The user's own TextWorld game: a function that returns `textworld.start(...)` or `textworld.gym.make(...)`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _USUAL = ("look", "inventory", "go north", "go south", "go east", "go west")
 class OwnTextWorld(Env):
     """Any TextWorld game; each action is one command, and a step's reward is what it added to the score.
 
-    Ask the game for `won`, `lost` and `admissible_commands` (`textworld.EnvInfos`): the first two tell success, and an
-    end from a limit on steps; the last gives random players something to say.
+    Request `won`, `lost` and `admissible_commands` (`textworld.EnvInfos`): the first two report success and tell an end
+    from a step limit, the last gives random players commands to use.
     """
 
-    # The interpreter is a C library whose safety under threads nobody promises.
+    # The interpreter is a C library that is not known to be thread-safe.
     execution = "process"
     reward_range = (-math.inf, math.inf)
 
@@ -35,7 +35,7 @@ class OwnTextWorld(Env):
         self.score = 0.0
 
     def reset(self, seed: int | None = None, task: Any = None) -> Reset:
-        """Start the game, or of a pool of games the one that the seed draws."""
+        """Start the game, or the one that the seed draws from a pool of games."""
         super().reset(seed=seed)
         self.seed = seed
         return self._start(), {}
@@ -47,29 +47,29 @@ class OwnTextWorld(Env):
         if not command.isascii() or not command.isprintable() or command.lower().partition(" ")[0] in LEAVING:
             return "That is not a command of the game.", 0.0, False, False, {"valid": False, "parsed_action": command}
         admissible = self.known.get("admissible_commands")
-        told, reward, done = self._type(command)
+        text, reward, done = self._type(command)
         info: Info = {"valid": admissible is None or command in admissible, "parsed_action": command}
         won, lost = self.known.get("won"), self.known.get("lost")
         if won is not None:
             info["success"] = bool(won)
         cut = done and won is not None and not won and not lost
-        return told, reward, done and not cut, cut, info
+        return text, reward, done and not cut, cut, info
 
     def sample_random_action(self) -> str:
-        """Any command that the game accepts now, as far as it says so."""
+        """Any command that the game accepts now, as far as it reports them."""
         return self.rng.choice(self.known.get("admissible_commands") or _USUAL)
 
     def oracle(self) -> str:
-        """The next command of the way that the game knows, if it was asked for `policy_commands`."""
+        """The next command of the game's own solution, if `policy_commands` was requested."""
         return (self.known.get("policy_commands") or ["look"])[0]
 
     def has_oracle(self) -> bool:
-        """Whether the game tells the way."""
+        """Whether the game provides a solution."""
         wanted = getattr(self.inner, "request_infos", None)
         return bool(getattr(wanted, "policy_commands", False))
 
     def get_state(self) -> Mapping[str, Any]:
-        """The commands typed so far stand for the interpreter, which cannot be copied."""
+        """The commands so far, because the interpreter cannot be copied."""
         return copy.deepcopy({name: value for name, value in vars(self).items() if name not in ("inner", "known")})
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -89,13 +89,13 @@ class OwnTextWorld(Env):
             self.inner.seed(self.seed)
         begun = self.inner.reset()
         # Games from `textworld.gym` answer with a text and infos, others with a state that is both.
-        told, self.known = begun if isinstance(begun, tuple) else (begun.feedback, begun)
+        text, self.known = begun if isinstance(begun, tuple) else (begun.feedback, begun)
         self.commands, self.score = [], 0.0
-        return told.strip()
+        return text.strip()
 
     def _type(self, command: str) -> tuple[str, float, bool]:
         self.commands.append(command)
         first, score, done, *infos = self.inner.step(command)
-        told, self.known = (first, infos[0]) if infos else (first.feedback, first)
+        text, self.known = (first, infos[0]) if infos else (first.feedback, first)
         gained, self.score = float(score or 0.0) - self.score, float(score or 0.0)
-        return told.strip(), gained, bool(done)
+        return text.strip(), gained, bool(done)

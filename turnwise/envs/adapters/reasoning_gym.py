@@ -17,12 +17,12 @@ from turnwise.envs.base import Env, Reset, Step
 OPEN, CLOSE = "<answer>", "</answer>"
 INSTRUCTION = f"Think first if you like, then give only the final answer between {OPEN} and {CLOSE}."
 MAX_ANSWER_CHARACTERS = 20_000
-"""Longer answers score 0 unread: several scorers take time that grows faster than the answer."""
+"""Longer answers score 0 unread: the time of several scorers grows faster than the answer."""
 
 SCORER_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What scorers raise on answers they cannot read."""
 MAX_DRAWS = 50
-"""Items that may fail in a row. A quarter of the programs of `codeio` need packages that the sandbox does not have."""
+"""Items that may fail in a row. A quarter of the programs of `codeio` need packages that the sandbox lacks."""
 GOLD_FIELDS = ("possible_answer", "example_correct_answer", "example_answer")
 """Where families with many right answers keep one of them."""
 
@@ -33,7 +33,7 @@ class ReasoningGym(Env):
     `settings` are the family's own (`make("rg/chain_sum", settings={"max_terms": 3})`).
     """
 
-    # A scorer may compute for minutes on a hostile answer (9**9**9); a process can be ended at its deadline.
+    # A scorer may compute for minutes on a hostile answer (9**9**9); a process can be killed at its deadline.
     execution = "process"
     shared = frozenset({"dataset"})
 
@@ -68,7 +68,7 @@ class ReasoningGym(Env):
         return f"{OPEN}{_gold(self.item)}{CLOSE}"
 
     def has_oracle(self) -> bool:
-        """False for the families that ship no gold answer."""
+        """False for the families that have no gold answer."""
         return _gold(self._draw(0)[1]) is not None
 
     def _draw(self, seed: int) -> tuple[Any, dict[str, Any]]:

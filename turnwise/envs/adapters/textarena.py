@@ -14,12 +14,12 @@ from turnwise.envs.base import ONE_SEAT, Env, Info, Reset, Step
 
 MAX_PLAYERS = 15
 MAX_ACTION_CHARACTERS = 4_000
-"""Of a longer action the end is kept: games echo actions to all players, and Python refuses to read longer numbers."""
+"""Only the end of a longer action is kept: games echo actions to all players, and Python rejects longer numbers."""
 _MOVE = re.compile(r"\[[^\[\]\n]{1,40}\]")
 
 
 class TextArena(Env):
-    """A TextArena game. An observation holds what its seat has not read yet, so histories grow by what is new.
+    """A TextArena game. An observation has what its seat has not read yet, so histories grow only by what is new.
 
     `players` defaults to the fewest the game accepts. With several players the seats are `player_0`, `player_1`, ...
     """
@@ -99,7 +99,7 @@ def _load(name: str) -> Any:
 
 
 def _fewest_players(game: Any) -> int:
-    """Games state their number of players only by refusing others in `reset`; many refuse no single player."""
+    """Games state their number of players only by rejecting others in `reset`; many do not reject a single player."""
     for players in range(1, MAX_PLAYERS + 1):
         try:
             game.reset(num_players=players, seed=0)
@@ -111,5 +111,5 @@ def _fewest_players(game: Any) -> int:
 
 
 def _number(reward: Any) -> float:
-    """Some games hand over the reason of an invalid move where its reward belongs; TextArena's default is -1."""
+    """Some games return the reason of an invalid move in place of its reward; TextArena's default is -1."""
     return float(reward) if isinstance(reward, int | float) else -1.0

@@ -17,11 +17,11 @@ from turnwise.envs.adapters.textworld_cache import GameSettings, game_file
 from turnwise.envs.base import Env, Reset, Step
 
 GAME_SEEDS = {"test": range(1, 101), "validation": range(10_001, 10_501), "train": range(30_001, 35_001)}
-"""Game seeds that each split draws from, those of published results; others may be asked for in training."""
+"""Game seeds of each split, those of published results; training may ask for others."""
 STEPS_PER_QUEST_COMMAND = 3
 MAX_COMMAND_CHARACTERS = 200
 PARTS = {"sparse": 1, "balanced": 2}
-"""Into how many equal rewards the way to the goal is cut; dense gives one for each command of the quest."""
+"""Number of equal rewards on the way to the goal; dense gives one for each command of the quest."""
 _INFOS = textworld.EnvInfos(
     description=True, inventory=True, feedback=True, objective=True, verbs=True, policy_commands=True,
     admissible_commands=True, won=True, lost=True,
@@ -33,11 +33,11 @@ _PROMPT_LINE = re.compile(r"\n>\s|\*\*\* The End \*\*\*")
 class TextWorld(Env):
     """A generated text adventure. The quest is in the first observation; each action is one command.
 
-    Rewards sum to 1 when the quest is done: all at the end (sparse), half of it at half the way (balanced), or an equal
+    Rewards sum to 1 when the quest is done: all at the end (sparse), half of it halfway (balanced), or an equal
     part for each step that leads closer than ever before (dense).
     """
 
-    # The interpreter is a C library whose safety under threads nobody promises, and a new game takes a second to build.
+    # The interpreter is a C library that is not known to be thread-safe, and a new game takes a second to build.
     execution = "process"
 
     def __init__(
@@ -72,7 +72,7 @@ class TextWorld(Env):
         return list(GAME_SEEDS[self.split])
 
     def step(self, action: str) -> Step:
-        """Type one command at the game's prompt; what follows a full stop or `then` is ignored."""
+        """Type one command at the game's prompt; anything after a full stop or `then` is ignored."""
         command = " ".join(_SECOND_COMMAND.split(action[:MAX_COMMAND_CHARACTERS].strip())[0].split())
         admissible = command in self.state.admissible_commands
         credit, state_key = self._credit(), self._state_key()
@@ -92,7 +92,7 @@ class TextWorld(Env):
         return self.state.policy_commands[0] if self.state.policy_commands else "look"
 
     def get_state(self) -> Mapping[str, Any]:
-        """The commands typed so far stand for the interpreter, which cannot be copied."""
+        """The commands so far, because the interpreter cannot be copied."""
         return copy.deepcopy({name: value for name, value in vars(self).items() if name not in ("engine", "state")})
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -146,7 +146,7 @@ class TextWorld(Env):
         return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
     def _look(self) -> str:
-        """Room, feedback and inventory; on entering a room the feedback is its description once more."""
+        """Room, feedback and inventory; on entering a room the feedback repeats its description."""
         feedback = "" if "-=" in self.feedback else self.feedback
         parts = (self.state.description, feedback, self.state.inventory)
         return "\n\n".join(re.sub(r"\n{3,}", "\n\n", part).strip() for part in parts if part and part.strip())

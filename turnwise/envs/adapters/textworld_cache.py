@@ -29,7 +29,7 @@ class GameSettings:
 def game_file(settings: GameSettings, seed: int) -> Path:
     """The compiled game of these settings and this seed, built on first use.
 
-    It is built in a folder of its own and renamed into place, so that readers and other builders see all of it or none.
+    It is built in a separate folder and renamed into place, so that readers and other builders see all of it or none.
     """
     folder = _cache() / f"w{settings.rooms}-o{settings.objects}-q{settings.quest}" / str(seed)
     if not folder.is_dir():
@@ -55,7 +55,7 @@ def _build(settings: GameSettings, seed: int, path: Path) -> None:
 
 
 def move_into_place(building: Path, folder: Path) -> None:
-    """Rename a finished game to its final place, unless another process was first: both are equal."""
+    """Rename a finished game to its final path, unless another process was first: both are equal."""
     try:
         building.rename(folder)
     except OSError:

@@ -20,9 +20,9 @@ _SPLIT_OF_REMAINDER = {8: "validation", 9: "test"}
 class Verifiers(Env):
     """One task of an installed taskset: its prompt, one reply, its own rewards.
 
-    Of ten tasks in a row eight are for training, one for validation, one for testing. `task` asks for one by its index;
-    `settings` go to the taskset's config. Tasksets that bring tools, containers, judges or an environment of their own
-    run through a verifiers harness and a model endpoint; they are refused with the reason.
+    Of ten consecutive tasks eight are for training, one for validation, one for testing. `task` picks one by its index;
+    `settings` go to the taskset's config. Tasksets that bring their own tools, containers, judges or environment
+    run through a verifiers harness and a model endpoint; they are rejected with the reason.
     """
 
     reward_range = (float("-inf"), float("inf"))
@@ -81,7 +81,7 @@ def _split(index: int) -> str:
 def _refuse_what_needs_a_harness(name: str, taskset: Any) -> None:
     kind, config = taskset.task_type(), taskset.config
     needs = {
-        "an environment of its own": vf.environment_class(name) is not vf.SingleAgentEnv,
+        "its own environment": vf.environment_class(name) is not vf.SingleAgentEnv,
         "a container": kind.NEEDS_CONTAINER,
         "tools": bool(kind.toolsets(config.task) or taskset.toolsets(config)),
         "a judge model": bool(config.task.judges),
@@ -103,7 +103,7 @@ def _scores_a_sandbox(kind: type) -> bool:
 
 
 def _trace(task: Any, reply: str) -> Any:
-    """The record that a harness would have made of this conversation."""
+    """The record that a harness would make of this conversation."""
     nodes = [
         vf.MessageNode(message=vf.UserMessage(content=task.data.prompt_text)),
         vf.MessageNode(parent=0, message=vf.AssistantMessage(content=reply), sampled=True),

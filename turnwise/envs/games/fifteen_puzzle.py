@@ -13,7 +13,7 @@ class FifteenPuzzle:
     """A `size` x `size` board, scrambled by `scramble` random moves.
 
     The way back is kept as a stack: a move along it shortens it, any other move adds its opposite. So the expert solves
-    the puzzle from wherever the player has led it, without a search.
+    the puzzle from any position without a search.
     """
 
     def __init__(self, *, size: int, scramble: int) -> None:
@@ -26,7 +26,7 @@ class FifteenPuzzle:
     def deal(self, rng: random.Random) -> str:
         """Walk away from the solved board, never straight back."""
         self.tiles = self.solved
-        while self.tiles == self.solved:  # a long walk on a small board may come home
+        while self.tiles == self.solved:  # a long walk on a small board may return home
             self.tiles, self.way_back = list(self.solved), list[str]()
             while len(self.way_back) < self.scramble:
                 onward = [move for move in self._legal() if [move] != self.way_back[-1:]]
@@ -54,7 +54,7 @@ class FifteenPuzzle:
         return grid([str(tile or "_") for tile in self.tiles], self.size)
 
     def progress(self) -> float:
-        """The share of tiles in place; the gap is no tile."""
+        """The share of tiles in place; the gap is not a tile."""
         pairs = zip(self.tiles, self.solved, strict=True)
         return sum(tile == home for tile, home in pairs if home) / (self.size**2 - 1)
 
@@ -63,7 +63,7 @@ class FifteenPuzzle:
         return rng.choice(self._legal())
 
     def oracle(self) -> str:
-        """One move back along the kept way."""
+        """One move back along the recorded way."""
         return self.way_back[-1]
 
     def _legal(self) -> list[str]:
@@ -86,5 +86,5 @@ class FifteenPuzzle:
 
 
 def fifteen_puzzle(*, size: int, scramble: int, max_turns: int, dense: bool = False, split: str = "train") -> Game:
-    """Order a `size` x `size` board that is `scramble` moves from solved at most."""
+    """Order a `size` x `size` board that is at most `scramble` moves from solved."""
     return Game(FifteenPuzzle(size=size, scramble=scramble), max_turns=max_turns, dense=dense, split=split)

@@ -1,4 +1,4 @@
-"""What all games share: the boxed action, the turn limit and the reward. A game file holds only its rules.
+"""What all games share: the boxed action, the turn limit and the reward. A game file contains only its rules.
 
 Rewards are GEM's: 1 for a win, -0.1 (and the end) for a reply without a readable action, 0 for everything else. With
 `dense=True` the same 1 is paid in parts, as progress reaches a new best; a win pays what is left of it.
@@ -18,10 +18,10 @@ SUCCESS, FORMAT_ERROR = 1.0, -0.1
 FORMAT_ERROR_TEXT = "No readable action in \\boxed{...}. The game is over."
 
 MAX_CONTENT = 64
-"""No action is longer; what is has no meaning to a game, and parsers need not fear a megabyte."""
+"""Maximum length of an action; longer ones mean nothing to a game, and parsers never see a megabyte."""
 
 MAX_DRAWS = 1_000
-"""Instances drawn before a game's settings are called unsolvable; the registered ones need a few dozen at most."""
+"""Instances drawn before a game's settings count as unsolvable; the registered ones need at most a few dozen."""
 
 DIRECTIONS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 """Steps as (rows down, columns right)."""
@@ -41,14 +41,14 @@ class Move:
 
 
 class Rules(Protocol):
-    """One game: its position and what may be done in it. It knows nothing of boxes, turn limits and rewards."""
+    """One game: its position and legal actions. It does not handle boxes, turn limits or rewards."""
 
     def deal(self, rng: random.Random) -> str:
         """Start a new game; the text states the rules, the form of an action and the first position."""
         ...
 
     def parse(self, text: str) -> Any | None:
-        """The action that a box's content stands for; None when it cannot be read as one (0 is an action)."""
+        """The action that a box's content stands for; None if it cannot be read as one (0 is an action)."""
         ...
 
     def play(self, action: Any) -> Move:
@@ -60,7 +60,7 @@ class Rules(Protocol):
         ...
 
     def progress(self) -> float:
-        """How far the player is, from 0 to 1 (won), for the dense reward."""
+        """How far the player has come, from 0 to 1 (won), for the dense reward."""
         ...
 
     def random_action(self, rng: random.Random) -> str:
@@ -102,7 +102,7 @@ class Game(Env):
         self.over = True
 
     def reset(self, seed: int | None = None, task: Any = None) -> Reset:
-        """Deal a new game; `task` is not used, the seed alone says which one."""
+        """Deal a new game; only the seed decides which one, `task` is not used."""
         super().reset(seed=seed)
         opening = self.rules.deal(self.rng)
         self.turn, self.over = 0, False
@@ -128,7 +128,7 @@ class Game(Env):
         return observation, self._reward(move, truncated), terminated, truncated, info
 
     def sample_random_action(self) -> str:
-        """A boxed random action of the present position."""
+        """A boxed random action for the current position."""
         return box(self.rules.random_action(self.rng))
 
     def oracle(self) -> str:
@@ -155,7 +155,7 @@ class Game(Env):
 
 
 def draw_until(accepted: Callable[[], bool], hint: str) -> None:
-    """Draw instances until one is accepted; after `MAX_DRAWS` the settings themselves must be at fault."""
+    """Draw instances until one is accepted; after `MAX_DRAWS` draws the settings must be wrong."""
     if not any(accepted() for _ in range(MAX_DRAWS)):
         raise ValueError(f"no solvable game in {MAX_DRAWS} draws; {hint}")
 
@@ -166,13 +166,13 @@ def box(content: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    """The content of the last closed box (the innermost when nested); None without a box or when it is too long."""
+    """The content of the last closed box (the innermost if nested); None without a box or if it is too long."""
     boxes = _BOX.findall(text)
     return boxes[-1].strip() if boxes and len(boxes[-1]) <= MAX_CONTENT else None
 
 
 def integer(text: str) -> int | None:
-    """The plain ASCII integer that the text is, else None: `integer("0")` is 0, not nothing."""
+    """The text as a plain ASCII integer, otherwise None: `integer("0")` is 0, not None."""
     return int(text) if _INTEGER.fullmatch(text) else None
 
 

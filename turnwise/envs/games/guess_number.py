@@ -19,11 +19,11 @@ class GuessNumber:
         """Draw the hidden number."""
         self.target = rng.randint(1, self.high)
         self.lowest, self.highest = 1, self.high  # what the answers leave open
-        self.distance = self.high - 1  # of the last guess; nothing guessed counts as farthest off
+        self.distance = self.high - 1  # of the last guess; no guess counts as farthest off
         return f"Guess my number, an integer from 1 to {self.high}. Answer like this: \\boxed{{{self.high // 3 + 1}}}"
 
     def parse(self, text: str) -> int | None:
-        """Any integer, also one out of range."""
+        """Any integer, even out of range."""
         return integer(text)
 
     def play(self, action: int) -> Move:

@@ -70,7 +70,7 @@ class Hangman:
 
 @lru_cache(maxsize=4096)
 def likeliest_letter(mask: str, tried: str) -> str:
-    """The letter that most of the listed words that fit the mask contain; of equals, the first in the alphabet."""
+    """The letter in the most listed words that fit the mask; ties go to the first in the alphabet."""
     fitting = re.compile(mask.replace("_", f"[^{tried}]" if tried else "."))
     possible = [word for word in words(len(mask)) if fitting.fullmatch(word)]
     untried = [letter for letter in _ALPHABET if letter not in tried]

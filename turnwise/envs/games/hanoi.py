@@ -12,7 +12,7 @@ _MOVE = re.compile(r"([A-Ca-c])\s*(?:,|to|->)?\s*([A-Ca-c])")
 
 
 class Hanoi:
-    """`disks` disks spread over three pegs by chance; the expert takes the shortest way from where it stands."""
+    """`disks` disks spread randomly over three pegs; the expert takes the shortest way from any position."""
 
     def __init__(self, *, disks: int) -> None:
         if disks < 1:
@@ -20,7 +20,7 @@ class Hanoi:
         self.disks = disks
 
     def deal(self, rng: random.Random) -> str:
-        """Put every disk on a peg by chance; stacking by size makes any such choice legal."""
+        """Put every disk on a random peg; stacking by size makes any such choice legal."""
         solved = ["C"] * self.disks
         self.pegs = solved  # self.pegs[size - 1] is the peg of the disk of that size
         while self.pegs == solved:
@@ -51,7 +51,7 @@ class Hanoi:
         return "\n".join(f"{peg}: {' '.join(map(str, reversed(self._on(peg))))}".rstrip() for peg in _PEGS)
 
     def progress(self) -> float:
-        """How much of the longest possible way is behind the player."""
+        """How much of the longest possible way the player has done."""
         return 1 - self._way()[0] / (2**self.disks - 1)
 
     def random_action(self, rng: random.Random) -> str:
@@ -64,7 +64,7 @@ class Hanoi:
         return self._way()[1]
 
     def _way(self) -> tuple[int, str]:
-        """Moves still to make, and the first of them.
+        """Moves left, and the first of them.
 
         A disk away from its goal waits until all smaller ones stand on the third peg, which takes 2^(size-1) - 1 moves
         from a tower; so each such disk stands for 2^(size-1) moves and makes that peg the goal of the smaller ones.

@@ -44,7 +44,7 @@ class Mastermind:
         return Move(text=f"{action}: {self.exact} in place, {elsewhere} elsewhere.")
 
     def state_key(self) -> str:
-        """All answers so far, whatever their order."""
+        """All answers so far, in any order."""
         answers = (f" {guess}:{exact}+{elsewhere}" for guess, (exact, elsewhere) in sorted(self.answers.items()))
         return "answers" + "".join(answers)
 

@@ -1,4 +1,4 @@
-"""Minesweeper without luck: every board can be cleared by deduction from the cells that are open at the start."""
+"""Minesweeper without luck: every board can be cleared by deduction from the cells open at the start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from turnwise.envs.games.minesweeper_deduction import Cell, Fact, neighbours, sa
 
 
 class Minesweeper:
-    """A `size` x `size` field with `mines` mines; the expert deduces from what is open and never looks below."""
+    """A `size` x `size` field with `mines` mines; the expert deduces from open cells and never looks at closed ones."""
 
     def __init__(self, *, size: int, mines: int) -> None:
         if size < 4 or not 1 <= mines <= size**2 // 4:
@@ -18,7 +18,7 @@ class Minesweeper:
         self.mine_count = mines
 
     def deal(self, rng: random.Random) -> str:
-        """Draw fields until deduction alone can clear one, and has to."""
+        """Draw fields until one needs deduction and can be cleared by it alone."""
         draw_until(lambda: self._draw(rng), "choose fewer mines")
         return (
             f"Minesweeper, {self.size} x {self.size}, {self.mine_count} mines. # is closed; a digit counts the mines "
@@ -55,7 +55,7 @@ class Minesweeper:
         return f"{row} {column}"
 
     def oracle(self) -> str:
-        """The first cell that is safe for sure."""
+        """The first cell that is certainly safe."""
         row, column = min(safe_cells(self._facts()))
         return f"{row} {column}"
 

@@ -6,7 +6,7 @@ from functools import cache
 
 Cell = tuple[int, int]
 Fact = tuple[frozenset[Cell], int]
-"""Some closed cells, and how many mines lie among them."""
+"""Some closed cells, and how many mines are among them."""
 
 
 @cache
@@ -19,7 +19,7 @@ def neighbours(cell: Cell, size: int) -> tuple[Cell, ...]:
 def safe_cells(facts: set[Fact]) -> set[Cell]:
     """Cells that the facts prove free of mines, by subtracting facts from facts that contain them.
 
-    Opening more cells only sharpens facts, so a field that deduction clears stays so whatever the player opens first.
+    Opening more cells only sharpens facts, so a field that deduction clears stays clearable whatever the player opens.
     """
     fresh = facts
     while fresh:

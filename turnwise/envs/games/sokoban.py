@@ -13,7 +13,7 @@ _SYMBOLS = {(False, False): "-", (False, True): ".", (True, False): "$", (True, 
 class Sokoban:
     """A walled `size` x `size` room with `boxes` boxes.
 
-    The expert solves the level anew whenever the player leaves its plan; in a dead end it just makes a legal move.
+    The expert replans whenever the player leaves its plan; in a dead end it just makes a legal move.
     """
 
     def __init__(self, *, size: int, boxes: int, pulls: int, longest: int) -> None:

@@ -16,7 +16,7 @@ Position = tuple[Boxes, Cell]
 Node = tuple[float, int, int, Position, tuple[str, ...]]
 
 MAX_POSITIONS = 5_000
-"""Positions after which the search gives up. Levels here need some hundreds; dead ends can cost a hundred thousand."""
+"""Positions after which the search gives up. Levels here need a few hundred; dead ends can cost a hundred thousand."""
 
 
 def beyond(cell: Cell, move: str) -> Cell:
@@ -30,7 +30,7 @@ def behind(cell: Cell, move: str) -> Cell:
 
 
 def reachable(start: Cell, free: frozenset[Cell]) -> dict[Cell, tuple[str, ...]]:
-    """All cells to which one can walk over free cells, each with a shortest walk."""
+    """All cells reachable over free cells, each with a shortest walk."""
     walks: dict[Cell, tuple[str, ...]] = {start: ()}
     for cell in (queue := [start]):
         for move in DIRECTIONS:
@@ -42,7 +42,7 @@ def reachable(start: Cell, free: frozenset[Cell]) -> dict[Cell, tuple[str, ...]]
 
 
 def push_distances(floor: frozenset[Cell], goal: Cell) -> dict[Cell, int]:
-    """Pushes that a lone box needs from each cell to the goal; a cell that is missing has no way there."""
+    """Pushes that a single box needs from each cell to the goal; cells without a way are missing."""
     distances = {goal: 0}
     for cell in (queue := [goal]):
         for move in DIRECTIONS:
@@ -54,7 +54,7 @@ def push_distances(floor: frozenset[Cell], goal: Cell) -> dict[Cell, int]:
 
 
 def pushes_to_go(boxes: Boxes, tables: list[dict[Cell, int]]) -> float:
-    """A lower bound: the best way to share out the goals, were there no other box; infinite in a dead end."""
+    """A lower bound: the best assignment of boxes to goals, ignoring other boxes; infinite in a dead end."""
     rows = [[table.get(box, inf) for table in tables] for box in boxes]
     return min(sum(map(getitem, rows, goals)) for goals in permutations(range(len(tables))))
 
@@ -62,13 +62,13 @@ def pushes_to_go(boxes: Boxes, tables: list[dict[Cell, int]]) -> float:
 def solve(
     floor: frozenset[Cell], goals: Boxes, boxes: Boxes, player: Cell, greed: float = 1.0
 ) -> tuple[str, ...] | None:
-    """Steps that bring all boxes home, or None when none were found.
+    """Steps that bring all boxes home, or None if none were found.
 
-    With `greed` 1 they have the fewest pushes, so plans made anew at every step never turn back; above 1 the search is
-    quicker and the plan may be longer.
+    With `greed` 1 they have the fewest pushes, so replanning at every step never turns back; above 1 the search is
+    faster and the plan may be longer.
     """
     tables = [push_distances(floor, goal) for goal in goals]
-    counter = 0  # ties leave the queue in the order they came, so equal levels get equal plans
+    counter = 0  # ties leave the queue in order of arrival, so equal levels get equal plans
     queue: list[Node] = [(pushes_to_go(boxes, tables), counter, 0, (boxes, player), ())]
     seen = set[Position]()
     while queue and queue[0][0] < inf and len(seen) < MAX_POSITIONS:

@@ -1,4 +1,4 @@
-"""Sudoku with exactly one solution; wrong digits are refused, so a puzzle never becomes unsolvable."""
+"""Sudoku with exactly one solution; wrong digits are rejected, so a puzzle never becomes unsolvable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Sudoku:
         self.clues = clues
 
     def deal(self, rng: random.Random) -> str:
-        """Draw a full board and clues of it until they have one solution."""
+        """Draw a full board, and clues from it until they have one solution."""
         self.solution = full_board(self.block, rng)
         draw_until(lambda: self._draw_clues(rng), "give more clues")
         return (
@@ -35,7 +35,7 @@ class Sudoku:
         return integers(text, 3)
 
     def play(self, action: tuple[int, int, int]) -> Move:
-        """Write one digit when it is right."""
+        """Write a digit if it is right."""
         row, column, digit = action
         if not all(1 <= number <= self.size for number in action):
             return Move(text=f"Rows, columns and digits go from 1 to {self.size}.\n{self.state_key()}", valid=False)

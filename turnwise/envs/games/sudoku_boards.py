@@ -30,7 +30,7 @@ def completions(board: list[int], block: int) -> Iterator[list[int]]:
 
 
 def open_digits(board: list[int], cell: int, block: int) -> set[int]:
-    """Digits that no cell of the same row, column or block holds."""
+    """Digits that no cell of the same row, column or block has."""
     return set(range(1, block * block + 1)).difference(board[peer] for peer in peers(cell, block))
 
 

@@ -18,7 +18,7 @@ class TwentyFortyEight:
         self.target = target
 
     def deal(self, rng: random.Random) -> str:
-        """Start with two tiles; the generator is kept, for every move brings a new tile."""
+        """Start with two tiles; the generator is kept, because every move adds a tile."""
         self.rng = rng
         self.board: Board = ((0,) * 4,) * 4
         self._add_tile()

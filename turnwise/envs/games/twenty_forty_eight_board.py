@@ -10,7 +10,7 @@ from turnwise.envs.games.game import DIRECTIONS
 Row = tuple[int, ...]
 Board = tuple[Row, ...]
 CROWDED = 4
-"""With this many empty cells after a move, or fewer, the expert also weighs where the next tile may fall."""
+"""With this many empty cells or fewer after a move, the expert also considers where the next tile may fall."""
 LOST = -1e9
 
 
@@ -47,13 +47,13 @@ def slide(board: Board, move: str) -> Board:
 
 
 def successors(board: Board) -> dict[str, Board]:
-    """The boards that the moves which change something lead to."""
+    """The boards after each move that changes something."""
     after = {move: slide(board, move) for move in DIRECTIONS}
     return {move: result for move, result in after.items() if result != board}
 
 
 def outlook(board: Board) -> float:
-    """The value of a board; when it is crowded, of the best answer to the worst place of the next tile."""
+    """The value of a board; if it is crowded, of the best answer to the worst place for the next tile."""
     empty = empty_cells(board)
     if len(empty) > CROWDED:
         return value(board)
@@ -67,7 +67,7 @@ def value(board: Board) -> float:
 
 @cache
 def line_value(line: Row) -> float:
-    """Empty cells and equal neighbours are good, sizes that go up and down are bad, the more so for large tiles."""
+    """Empty cells and equal neighbours are good; rows that go up and down are bad, especially with large tiles."""
     sizes = [tile.bit_length() ** 2 for tile in line]
     steps = [after - before for before, after in pairwise(sizes)]
     detour = min(sum(step for step in steps if step > 0), -sum(step for step in steps if step < 0))

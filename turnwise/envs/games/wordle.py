@@ -39,7 +39,7 @@ class Wordle:
         return Move(text=f"{action}: {answer}", won=action == self.word)
 
     def state_key(self) -> str:
-        """All answers so far, whatever their order."""
+        """All answers so far, in any order."""
         return "answers" + "".join(f" {guess}:{answer}" for guess, answer in sorted(self.answers.items()))
 
     def progress(self) -> float:
@@ -68,7 +68,7 @@ def compare(guess: str, word: str) -> str:
 
 @lru_cache(maxsize=4096)
 def possible_words(answers: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """The listed words that would have given all these answers; games often share their first ones, hence the cache."""
+    """The listed words that match all these answers; cached, because games often share their first ones."""
     if not answers:
         return words(LENGTH)
     guess, answer = answers[-1]

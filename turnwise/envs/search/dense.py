@@ -17,9 +17,9 @@ _DECIMALS = 6
 
 
 class Dense:
-    """The documents whose embeddings point most nearly the way of the query's; ties go to the smaller number.
+    """The documents whose embeddings are closest in direction to the query's; ties go to the smaller number.
 
-    Example: `Dense(documents, hashed_ngrams).search("aman jordn", k=3)` forgives the typing errors.
+    Example: `Dense(documents, hashed_ngrams).search("aman jordn", k=3)` tolerates the typos.
     """
 
     def __init__(self, documents: Sequence[Document], embed: Embed) -> None:
@@ -51,7 +51,7 @@ def _unit(vector: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float32]
 
 
 def hashed_ngrams(text: str, *, dimensions: int = 512, length: int = 3) -> NDArray[np.float32]:
-    """A small embedding without a model: counts of letter triples, hashed into a fixed number of places."""
+    """A small embedding without a model: hashed counts of letter triples."""
     padded = f" {' '.join(text.lower().split())} "
     vector = np.zeros(dimensions, dtype=np.float32)
     for start in range(len(padded) - length + 1):

@@ -30,10 +30,10 @@ DrawTask = Callable[[Random], Task]
 class SearchEnv(Env):
     """Multi-turn question answering with a search engine, in the Search-R1 protocol.
 
-    Of `max_searches + 1` turns each but the last may search; a malformed turn uses one up. The last turn must answer.
+    Of `max_searches + 1` turns all but the last may search; a malformed turn counts. The last turn must answer.
     `top_k` documents come back per search. `distractors` adds that many near misses (the next in rank) and shuffles the
-    whole result, so that the agent has to read instead of trusting the order. `tasks` are all that `draw` draws from,
-    where they can be listed.
+    whole result, so that the agent has to read instead of trusting the order. `tasks` are all the tasks of `draw`,
+    if they can be listed.
     """
 
     execution = "inline"  # a step takes well under a millisecond
@@ -68,7 +68,7 @@ class SearchEnv(Env):
         self.task: Task | None = None
 
     def reset(self, seed: int | None = None, task: Mapping[str, Any] | None = None) -> Reset:
-        """Ask a question of this split, or the one given (a dict as found in `info["task"]`)."""
+        """Ask a question of this split, or the given one (a dict as in `info["task"]`)."""
         super().reset(seed=seed)
         self.task = self.draw(self.rng) if task is None else Task.from_dict(task)
         self.turn = 0
@@ -78,14 +78,14 @@ class SearchEnv(Env):
         return self.observation, {"task": self.task.as_dict(), "state_key": self.history}
 
     def list_tasks(self) -> list[dict[str, Any]] | None:
-        """Every question of the split, once; None where questions are made up as they are drawn."""
+        """Every question of the split, once; None if questions are generated as they are drawn."""
         if self.tasks is None:
             return None
-        # By wording, as the splits are: a question that a file holds twice is one task.
+        # By wording, like the splits: a question that is twice in a file is one task.
         return [task.as_dict() for task in {task.question: task for task in self.tasks}.values()]
 
     def step(self, action: str) -> Step:
-        """Read one turn: a search goes on, an answer ends the episode."""
+        """Read one turn: a search continues, an answer ends the episode."""
         task = self._running()
         parsed = parse(action)
         last = self.turn == self.max_searches
@@ -111,7 +111,7 @@ class SearchEnv(Env):
         return str(Action(kind="search" if searching else "answer", text=text))
 
     def oracle(self) -> str:
-        """Ask the task's own queries in turn, those already asked left out, then give the answer."""
+        """Ask the task's remaining queries in turn, then give the answer."""
         task = self._running()
         left = [query for query in task.queries if query not in self.queries]
         if left and self.turn < self.max_searches:

@@ -1,8 +1,8 @@
 """`search/geo-1hop`, `geo-2hop`, `geo-3hop`: questions about real countries and cities, in one to three searches.
 
-Every question is about places whose name is unmistakable, and every search of the scripted expert was tried on the
-index when the world was built: its best result is the document that is needed. Countries are divided among the splits,
-and their cities and capitals go with them.
+Every question is about places with unambiguous names, and every search of the scripted expert was tested on the
+index when the world was built: its top result is the required document. Countries are divided among the splits,
+together with their cities and capitals.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ASKS = {
     "country": ("what is the country of {place} ?", "in which country is {place} ?"),
     "population": ("what is the population of {place} ?", "how many people live in {place} ?"),
 }
-"""How each fact is asked for."""
+"""How each fact is phrased."""
 
 PLACES = {
     "name": ("{0}",),
@@ -41,7 +41,7 @@ PLACES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """A question before it is put into words, and the way to its answer.
+    """A question before it is worded, and the way to its answer.
 
     Example: `Problem(fact="capital", place="by city", names=("mahis",), answer="amman",
     queries=("mahis", "country jordan capital"))`.
@@ -62,19 +62,19 @@ def countries(split: str) -> tuple[Country, ...]:
 
 @build_once
 def countries_with_cities(split: str) -> tuple[Country, ...]:
-    """Those of them with at least one city to ask about."""
+    """Countries among them with at least one city to ask about."""
     return tuple(country for country in countries(split) if country.cities)
 
 
 @build_once
 def countries_known_by_capital(split: str) -> tuple[Country, ...]:
-    """Those of them that can be found through their capital."""
+    """Countries among them that can be found through their capital."""
     return tuple(country for country in countries(split) if country.capital_query)
 
 
 @build_once
 def countries_with_capital_city(split: str) -> tuple[Country, ...]:
-    """Those of them that lead from a city to the capital's own document."""
+    """Countries among them that lead from a city to the capital's own document."""
     return tuple(c for c in countries_with_cities(split) if c.capital is not None and "capital" in c.queries)
 
 
@@ -161,7 +161,7 @@ def geo(
     reward: Literal["em", "f1"] = "em",
     prompt: Literal["terse", "full"] = "terse",
 ) -> SearchEnv:
-    """Questions that take `hops` documents; unless told otherwise, one search more than that is allowed."""
+    """Questions that take `hops` documents; by default one more search than that is allowed."""
     if hops not in KINDS:
         raise ValueError(f"no geo questions with {hops} hops; choose hops from {', '.join(map(str, KINDS))}")
     return SearchEnv(

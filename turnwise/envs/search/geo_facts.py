@@ -37,15 +37,15 @@ class Country:
     split: str
     document: int
     facts: Mapping[str, str]
-    """`{"continent": "asia", "capital": "amman", ...}`, in the order in which the document tells them."""
+    """`{"continent": "asia", "capital": "amman", ...}`, in the order of the document."""
     queries: Mapping[str, str]
-    """For each fact a query whose best result is this country's document."""
+    """For each fact a query whose top result is this country's document."""
     capital_query: str | None
-    """The same for someone who knows only the capital; None when that fails or two countries share its name."""
+    """The same from the capital alone; None if that fails or two countries share its name."""
     cities: tuple[City, ...]
-    """Cities to ask about: no other place has the name, searching the name finds the city, capitals left out."""
+    """Cities to ask about: unique name, found by searching the name, not a capital."""
     capital: City | None
-    """The capital, where its own document can be found by name in the same way."""
+    """The capital, if its own document can be found by name in the same way."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +80,7 @@ def plain(text: str) -> str:
 
 
 def _facts(record: Mapping[str, Any], continents: Mapping[str, str]) -> dict[str, str]:
-    """The facts about a country on which both sources agree; what one of them has outdated is left out."""
+    """The facts about a country on which both sources agree; outdated ones are left out."""
     facts = {"continent": continents[record["continentcode"]]}
     try:
         second = CountryInfo(record["iso"]).info()
@@ -152,7 +152,7 @@ def _capital_query(retriever: BM25, document: int, capital: str | None, capitals
 
 
 def _finding(retriever: BM25, document: int, *wordings: str) -> str | None:
-    """The first wording whose best result is that document; None when none of them finds it."""
+    """The first wording whose top result is that document; None if no wording finds it."""
     for wording in wordings:
         if [found.number for found in retriever.search(wording, 1)] == [document]:
             return wording

@@ -1,7 +1,7 @@
 """`search/medical-mcq`: four-choice questions over ICD-10-CM, with retrieval over the descriptions of its codes.
 
-The wrong options are siblings of the right one. A question is kept only if searching what it asks about finds the right
-document first. The blocks of the classification are divided among the splits, so no code is ever seen in two of them.
+The wrong options are siblings of the right one. A question is kept only if searching for its subject finds the right
+document first. The blocks of the classification are divided among the splits, so no code is ever in two of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from turnwise.envs.search.task import Task, assign_splits, multiple_choice
 
 _OPTIONS = 4
 _LONGEST_CODE = 5
-"""Significant characters: longer codes only say which side of the body or which visit."""
+"""Significant characters: longer codes only state the side of the body or the visit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +46,7 @@ class Catalogue:
     siblings: tuple[Family, ...]
     """The codes directly under one heading, at least four."""
     synonyms: tuple[Family, ...]
-    """Those families in which some code has other names."""
+    """Families in which some code has other names."""
     blocks: tuple[tuple[tuple[str, Family], ...], ...]
     """For each block its headings, at least four, each with the codes under it."""
 
@@ -62,13 +62,13 @@ class Problem:
 
     @property
     def options(self) -> list[str]:
-        """What the four choices say: bare codes when a code is asked for, else what the codes stand for."""
+        """The text of the four choices: bare codes if a code is asked for, otherwise what the codes stand for."""
         return [code.name if self.kind == "code" else code.description for code in self.codes]
 
 
 @build_once
 def _codes() -> dict[str, Code]:
-    # Deduplicated: a category that is a block of its own is listed twice.
+    # Deduplicated: a category that is a separate block is listed twice.
     names = dict.fromkeys(name for name in icd.get_all_codes() if _is_kept(name))
     return {
         name: Code(
@@ -110,7 +110,7 @@ def catalogues() -> Mapping[str, Catalogue]:
         if icd.is_chapter(parent):
             continue
         children = tuple(_codes()[name] for name in icd.get_children(parent) if name in _codes())
-        # Two codes of one description cannot both be options.
+        # Two codes with one description cannot both be options.
         if children and len({normalise(child.description) for child in children}) == len(children):
             families[parent] = children
     splits = assign_splits(_block(parent) for parent in families)
@@ -185,7 +185,7 @@ def _draw(catalogue: Catalogue, split: str, rng: Random) -> Task:
 
 
 def _answerable(catalogue: Catalogue, rng: Random) -> Problem:
-    """A problem with four different options whose query finds the right document first; others are drawn again."""
+    """A problem with four different options whose query finds the right document first; others are redrawn."""
     while True:
         problem = rng.choice(KINDS)(catalogue, rng)
         found = [document.number for document in retriever().search(problem.query, 1)]

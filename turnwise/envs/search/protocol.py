@@ -52,7 +52,7 @@ class Action:
 
 
 def parse(turn: str) -> Action | None:
-    """The action of a turn; None when its first closing tag has no opening tag, or the text between is blank.
+    """The action of a turn; None if its first closing tag has no opening tag, or the text between is blank.
 
     `parse("<think>first <search> then</think><search>mahis</search>")` searches for `mahis`: the innermost pair counts.
     """
@@ -73,25 +73,25 @@ def ask(question: str, *, style: str, searches: int) -> str:
 
 
 def show(documents: Sequence[Document], *, characters: int) -> str:
-    """Search results as the agent reads them, each cut to so many characters."""
+    """Search results as the agent reads them, each cut to this many characters."""
     lines = "\n".join(document.body[:characters] for document in documents)
-    # Defused after joining: a tag spread over the end of one document and the start of the next is caught too.
+    # Defused after joining, to catch a tag that spans the end of one document and the start of the next.
     return f"<information>{defuse(lines) or NOTHING_FOUND}</information>"
 
 
 def defuse(text: str) -> str:
-    """Text from outside with nothing left in it that reads as a tag of the protocol or as a chat marker (`<|...|>`)."""
+    """Outside text with nothing left that reads as a protocol tag or a chat marker (`<|...|>`)."""
     return _TAG_LIKE.sub("&lt;", _CONTROL.sub(" ", text))
 
 
 def normalise(answer: str) -> str:
-    """Lower case, without punctuation, articles and spare blanks; a bare article stays, it may be choice `A`."""
+    """Lower case, without punctuation, articles and extra blanks; a bare article stays, it may be choice `A`."""
     words = answer.lower().translate(_PUNCTUATION).split()
     return " ".join([word for word in words if word not in _ARTICLES] or words)
 
 
 def exact_match(answer: str, golds: Iterable[str]) -> float:
-    """1.0 when the normalised answer equals one of the golds, else 0.0."""
+    """1.0 if the normalised answer equals one of the golds, otherwise 0.0."""
     return float(normalise(answer) in {normalise(gold) for gold in golds})
 
 

@@ -34,8 +34,8 @@ def qa(
 ) -> SearchEnv:
     """Questions from a file over a corpus from a file (JSON or JSONL, see `qa_files` for the shapes).
 
-    Without `corpus` the passages that come with the questions are searched. `questions="nq_{split}.jsonl"` names one
-    file per split; a single file is divided 60 / 20 / 20, unless `divide=False` gives every split the whole of it.
+    Without `corpus` the passages in the questions file are searched. `questions="nq_{split}.jsonl"` names one
+    file per split; a single file is divided 60 / 20 / 20, unless `divide=False` gives every split the whole file.
     With `embed`, a function from text to vector, retrieval is dense instead of BM25.
     """
     if questions is None:
@@ -64,7 +64,7 @@ def _draw(tasks: tuple[Task, ...], rng: Random) -> Task:
 
 
 def _stamp(path: Path) -> int:
-    """When the file was last changed: a changed file is read anew."""
+    """When the file was last changed: a changed file is read again."""
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
@@ -112,5 +112,5 @@ def _corpus_retriever(path: Path, stamp: int, embed: Embed | None) -> Retriever:
 def _own_retriever(path: Path, stamp: int, embed: Embed | None) -> Retriever:
     documents = number([passage for question in _questions(path, stamp) for passage in question.passages])
     if not documents:
-        raise ValueError(f"the questions in {path} bring no passages; pass a corpus too: {_USAGE}")
+        raise ValueError(f"the questions in {path} have no passages; pass a corpus too: {_USAGE}")
     return BM25(documents) if embed is None else Dense(documents, embed)

@@ -1,4 +1,4 @@
-"""Questions and corpora from files: the shapes in which the field publishes its question-answering sets.
+"""Questions and corpora from files, in the formats of published question-answering sets.
 
 | set | question file | passages |
 |---|---|---|
@@ -9,7 +9,7 @@
 | PubMedQA | `QUESTION`, `final_decision`, keyed by id | `CONTEXTS` |
 
 A corpus is a list of objects with `title` and `text`, `paragraph_text` or `contents`, or one object `{title: text}`.
-Files named `.json` hold one JSON value; all others hold one JSON value per line.
+Files named `.json` contain one JSON value; all others contain one JSON value per line.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ class Question:
     text: str
     answers: tuple[str, ...]
     titles: tuple[str, ...]
-    """Titles of the passages that hold the answer; empty when not known."""
+    """Titles of the passages with the answer; empty if not known."""
     passages: tuple[Passage, ...]
     """Passages that came with the question."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """One entry of a file: where it stands, the key it is listed under, and what it says."""
+    """One entry of a file: its place, its key and its content."""
 
     where: str
     key: str
     value: Any
 
     def field(self, names: Sequence[str]) -> Any:
-        """The first of these fields that is there; raises ValueError when none is."""
+        """The first of these fields that exists; ValueError if none does."""
         if not isinstance(self.value, dict):
             raise self.wrong(f"expected an object with a field {names[0]!r}, found {type(self.value).__name__}")
         for name in names:
@@ -92,12 +92,12 @@ def _read(path: Path) -> list[Record]:
     text = path.read_text(encoding="utf-8-sig", errors="replace")
     records = list(_whole(path, text) if path.suffix == ".json" else _lines(path, text))
     if not records:
-        raise ValueError(f"{path} is empty; it must hold at least one entry")
+        raise ValueError(f"{path} is empty; it must have at least one entry")
     return records
 
 
 def _whole(path: Path, text: str) -> Iterator[Record]:
-    value = _parse(str(path), text or "[]", hint="; if it holds one value per line, name it .jsonl")
+    value = _parse(str(path), text or "[]", hint="; if it has one value per line, name it .jsonl")
     if isinstance(value, dict):
         for key, entry in value.items():
             yield Record(where=f"{path}, key {key!r}", key=key, value=entry)
@@ -105,7 +105,7 @@ def _whole(path: Path, text: str) -> Iterator[Record]:
         for place, entry in enumerate(value, start=1):
             yield Record(where=f"{path}, entry {place}", key=str(place), value=entry)
     else:
-        raise ValueError(f"{path} must hold a list or an object, found {type(value).__name__}")
+        raise ValueError(f"{path} must contain a list or an object, found {type(value).__name__}")
 
 
 def _lines(path: Path, text: str) -> Iterator[Record]:
@@ -172,7 +172,7 @@ def _own_passages(record: Record) -> tuple[tuple[Passage, ...], tuple[str, ...]]
 
 
 def _pairs(value: Any, second: str) -> list[tuple[Any, Any]]:
-    """Pairs that are stored as rows or as two columns."""
+    """Pairs stored as rows or as two columns."""
     columns = isinstance(value, dict)
     rows = zip(value["title"], value[second], strict=True) if columns else (value or ())
     return [(first, last) for first, last in rows]

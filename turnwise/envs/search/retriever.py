@@ -33,7 +33,7 @@ class Document:
 
     @property
     def body(self) -> str:
-        """Everything a retriever indexes and a reader is shown."""
+        """Everything a retriever indexes and a reader sees."""
         return f"{self.title}: {self.text}" if self.title else self.text
 
 
@@ -43,7 +43,7 @@ class Retriever(Protocol):
     documents: Sequence[Document]
 
     def search(self, query: str, k: int) -> list[Document]:
-        """The `k` best documents (fewer when fewer match), for any text whatever."""
+        """The `k` best documents (fewer if fewer match), for any text."""
         ...
 
 
@@ -60,7 +60,7 @@ class BM25:
         self._searcher = _build(documents, self._schema, self._analyzer)
 
     def search(self, query: str, k: int) -> list[Document]:
-        """The `k` documents with the highest score; none when no word of the query is in the corpus."""
+        """The `k` documents with the highest score; none if no word of the query is in the corpus."""
         terms = self._terms(query)
         if not terms or k < 1:
             return []
@@ -68,7 +68,7 @@ class BM25:
         return [self.documents[address.doc] for _, address in hits]
 
     def _terms(self, query: str) -> list[str]:
-        # Queries are untrusted: a lone surrogate cannot cross into tantivy, and a megabyte of words would stall a step.
+        # Queries are untrusted: tantivy cannot take a lone surrogate, and a megabyte of words would stall a step.
         text = query[:_MAX_QUERY_CHARACTERS].encode("utf-8", "replace").decode("utf-8")
         return list(dict.fromkeys(self._analyzer.analyze(text)))[:_MAX_TERMS]
 
@@ -102,7 +102,7 @@ def _build(documents: Sequence[Document], schema: tantivy.Schema, analyzer: tant
     if searcher.num_segments > 1:
         raise ValueError(
             f"a corpus of {len(documents):,} documents does not fit the in-memory index; "
-            "use a smaller corpus or bring a retriever of your own"
+            "use a smaller corpus or use your own retriever"
         )
     return searcher
 

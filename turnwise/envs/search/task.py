@@ -27,15 +27,15 @@ class Task:
     hops: int
     split: str
     queries: tuple[str, ...] = ()
-    """The searches by which the scripted expert comes to the answer."""
+    """The searches that lead the scripted expert to the answer."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The plain form that `info["task"]` carries and `reset(task=...)` takes."""
+        """The plain form that `info["task"]` has and `reset(task=...)` takes."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, task: Mapping[str, Any]) -> Task:
-        """Rebuild a task from its plain form, also after a trip through JSON."""
+        """Rebuild a task from its plain form, even after a round trip through JSON."""
         known = {entry.name for entry in fields(cls)}
         if not isinstance(task, Mapping) or set(task) | {"queries"} != known or not _is_texts(task["answers"]):
             raise ValueError(
@@ -50,8 +50,8 @@ def _is_texts(value: Any) -> bool:
 
 
 def assign_splits(keys: Iterable[str]) -> dict[str, str]:
-    """Give 60 / 20 / 20 percent of the keys to train / validation / test; the same keys always fall the same way."""
-    # Ranked by hash and not drawn: the shares are exact, and no generator is involved.
+    """Give 60 / 20 / 20 percent of the keys to train / validation / test, always in the same way."""
+    # Ranked by hash, not drawn: the shares are exact, and no generator is involved.
     ordered = sorted(set(keys), key=lambda key: sha256(key.encode("utf-8", "replace")).digest())
     first = round(_TRAIN_SHARE * len(ordered))
     second = round((_TRAIN_SHARE + _VALIDATION_SHARE) * len(ordered))

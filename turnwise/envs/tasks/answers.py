@@ -1,4 +1,4 @@
-"""Final answers of maths problems: finding them in text and comparing them by value."""
+"""Final answers of maths problems: find them in text and compare them by value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from turnwise.envs.base import Step
 INSTRUCTION = "Give the final answer as \\boxed{answer}."
 
 _LONGEST = 200
-"""No final answer is longer; the bound also keeps exact arithmetic on hostile digits quick."""
+"""Maximum length of a final answer; the bound also keeps exact arithmetic on hostile digits fast."""
 _TOLERANCE = Fraction(1, 10**6)
 _INTEGER = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
 _NUMBER = re.compile(rf"(?<![\w.])[-+]?\s?(?:{_INTEGER}(?:\.\d+)?|\.\d+)(?:\s*/\s*{_INTEGER})?")
@@ -22,7 +22,7 @@ _LATEX_NOISE = re.compile(r"\\(?:text|mathrm|textbf|mbox)\b|\\[,;! ]|\\left|\\ri
 
 
 def extract_answer(text: str) -> str | None:
-    """The last `\\boxed{...}` with its braces balanced, else what follows the last `####`, else None."""
+    """The last `\\boxed{...}` with balanced braces, otherwise what follows the last `####`, otherwise None."""
     boxed = _last_boxed(text)
     if boxed is not None:
         return boxed.strip()
@@ -32,7 +32,7 @@ def extract_answer(text: str) -> str | None:
 
 
 def same_answer(given: str, gold: str) -> bool:
-    """Equal by value where both are numbers (`1,200`, `$1200.00`, `2400/2`), else by text without case and spaces."""
+    """Equal by value if both are numbers (`1,200`, `$1200.00`, `2400/2`), otherwise by text without case and spaces."""
     given_number, gold_number = parse_number(given), parse_number(gold)
     if given_number is None or gold_number is None:
         return len(given) <= _LONGEST and _plain(given) == _plain(gold)
@@ -40,7 +40,7 @@ def same_answer(given: str, gold: str) -> bool:
 
 
 def parse_number(text: str) -> Fraction | None:
-    """The one number in an answer, units around it ignored; None when there is none or several."""
+    """The one number in an answer, ignoring units; None if there is none or several."""
     if len(text) > _LONGEST:
         return None
     text = _plain(_LATEX_FRACTION.sub(r"\1/\2", text)).rpartition("=")[2]
@@ -54,7 +54,7 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def grade(action: str, gold: str) -> Step:
-    """The step that ends a one-question episode: reward 1 for the right answer, else 0."""
+    """The step that ends a one-question episode: reward 1 for the right answer, otherwise 0."""
     answer = extract_answer(action)
     if answer is None:
         return f"No answer found. {INSTRUCTION}", 0.0, True, False, {"success": False, "valid": False}

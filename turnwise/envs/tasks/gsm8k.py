@@ -73,7 +73,7 @@ def _load(questions: str, split: str) -> tuple[tuple[str, str], ...]:
         problems = [_read(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
     kept = tuple(problem for problem in problems if "{split}" in questions or split_of(problem[0]) == split)
     if not kept:
-        raise ValueError(f"{path} holds no problem for the split {split!r} ({len(problems)} in all); {_USAGE}")
+        raise ValueError(f"{path} has no problem for the split {split!r} ({len(problems)} in all); {_USAGE}")
     return kept
 
 

@@ -23,9 +23,9 @@ class Lookup(Env):
         a h              →  get a h
         e b              →  answer e b
 
-    Only keys that were seen can be looked up: the first one, and what came back. Anything else is an error, which costs
+    Only keys that were seen can be looked up: the first one, and what came back. Anything else is an error and uses up
     the turn. Every answer ends the episode, and so does the last turn: running out of turns is a loss like a wrong
-    answer, not a cut of something that could go on.
+    answer, not a cut of something that could continue.
     """
 
     def __init__(self, *, hops: tuple[int, ...] = (2,), max_turns: int = 5, split: str = "train") -> None:
@@ -38,7 +38,7 @@ class Lookup(Env):
         self.over = True
 
     def reset(self, seed: int | None = None, task: Any = None) -> Reset:
-        """Draw a table, a first key and a number of hops; `task` is not used, the seed alone says which."""
+        """Draw a table, a first key and a number of hops; only the seed decides which, `task` is not used."""
         super().reset(seed=seed)
         self.table = dict(zip(KEYS, self.rng.sample(KEYS, len(KEYS)), strict=True))
         self.start, self.count = self.rng.choice(KEYS), self.rng.choice(self.hops)
@@ -90,12 +90,12 @@ class Lookup(Env):
         return {**info, "success": right} if self.over else info
 
     def _state_key(self) -> str:
-        """The question, and what has been looked up, in whatever order."""
+        """The question and what has been looked up, in any order."""
         known = "".join(f", {key}: {value}" for key, value in sorted(self.known.items()))
         return f"{self.count} hops from {self.start}{known}"
 
 
 def _parse(action: str) -> tuple[str, str]:
-    """`get c f` as its word and its key; both empty when it cannot be read."""
+    """`get c f` as its word and its key; both empty if it cannot be read."""
     word, _, key = action.strip().partition(" ")
     return (word, key) if word in (GET, ANSWER) and key in KEYS else ("", "")

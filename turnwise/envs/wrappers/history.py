@@ -22,7 +22,7 @@ class History(Wrapper):
     | concat | `first`, `action`, `second`, one below the other |
     | chat | the same under `[user]` and `[assistant]` lines; such lines inside a text are escaped |
 
-    `max_turns` keeps the newest turns only, and always the first observation, which states the task.
+    `max_turns` keeps only the newest turns, and always the first observation, which states the task.
     """
 
     def __init__(self, env: Env, *, mode: Mode = "concat", max_turns: int | None = None) -> None:

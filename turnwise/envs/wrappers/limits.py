@@ -1,4 +1,4 @@
-"""Ends that are not the environment's own: turns, tokens, seconds. All truncate, and all keep the last observation."""
+"""Limits on turns, tokens and seconds. All truncate, and all keep the last observation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TokenBudget(Wrapper):
         return reset
 
     def on_step(self, action: str, step: Step) -> Step:
-        """Count the action and what came back."""
+        """Count the action and the answer."""
         self.tokens += self.count(action) + self.count(step[0])
         return _truncate(step) if self.tokens >= self.max_tokens else step
 
@@ -59,7 +59,7 @@ class TokenBudget(Wrapper):
 class TimeLimit(Wrapper):
     """Truncates a slow step or a long episode: `TimeLimit(env, step_seconds=5, episode_seconds=60)`.
 
-    An async step is cancelled at its deadline. A sync step cannot be interrupted, so it is judged when it returns; the
+    An async step is cancelled at its deadline. A sync step cannot be interrupted, so it is checked when it returns; the
     rollout's own deadline guards against one that hangs. A step cut this way says so in `info["timed_out"]`.
     """
 
@@ -107,12 +107,12 @@ class TimeLimit(Wrapper):
 
 
 def rough_token_count(text: str) -> int:
-    """About the number of tokens, without a tokenizer: four characters each, rounded up."""
+    """Approximate number of tokens, without a tokenizer: four characters each, rounded up."""
     return -(-len(text) // 4)
 
 
 def _truncate(step: Step) -> Step:
-    """The same step, but the last one. An end of the environment's own stays what it is."""
+    """The same step, but the last one. If the environment itself ended the episode, that stays."""
     observation, reward, terminated, truncated, info = step
     return observation, reward, terminated, truncated or not terminated, info
 

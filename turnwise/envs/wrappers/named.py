@@ -41,7 +41,7 @@ def wrap(env: Env, choices: Iterable[Choice]) -> Env:
 
 
 def check_wrappers(choices: Iterable[Choice]) -> None:
-    """Raise ValueError for a kind that does not exist and for options that do not fit; builds nothing."""
+    """ValueError for an unknown kind or wrong options; builds nothing."""
     for choice in choices:
         if is_unread(choice["kind"]):
             continue
@@ -54,7 +54,7 @@ def check_wrappers(choices: Iterable[Choice]) -> None:
 
 
 def find_wrapper(kind: str) -> Callable[..., Wrapper]:
-    """What makes the wrapper of this kind; ValueError names those there are."""
+    """What makes the wrapper of this kind; ValueError lists the known kinds."""
     if kind in WRAPPERS:
         return WRAPPERS[kind]
     if ":" not in kind:
@@ -72,7 +72,7 @@ def _options(choice: Choice) -> dict[str, Any]:
 
 
 def _with_tools(env: Env, *, tools: Sequence[str] = ("calculator",), max_tool_uses: int = 10) -> ToolEnv:
-    """The environment with tools by name; those that take several arguments are called by JSON."""
+    """The environment with tools by name; those with several arguments are called with JSON."""
     found = [_find_tool(name) for name in tools]
     tags = TagFormat()
     formats = (tags,) if all(map(tags.accepts, found)) else (tags, JsonFormat())

@@ -73,7 +73,7 @@ class PotentialReward(Wrapper):
         return _widen(self.env.reward_range, self.bounds)
 
     def on_reset(self, reset: Reset) -> Reset:
-        """Take the first potential."""
+        """Record the first potential."""
         self.before = self.potential(self.env)
         return reset
 
@@ -90,7 +90,7 @@ def _add(wrapper: Wrapper, step: Step, name: str, bonus: float) -> Step:
     parts = info.get("reward_parts") or {"environment": reward}
     shaped: Info = {**info, "reward_parts": {**parts, name: parts.get(name, 0.0) + bonus}}
     actor, rewards = wrapper.acting_seat or wrapper.seats[0], info.get("rewards", {})
-    if actor in rewards:  # the table of all seats goes before the step's reward
+    if actor in rewards:  # the table of all seats takes precedence over the step's reward
         shaped["rewards"] = {**rewards, actor: rewards[actor] + bonus}
     return observation, reward + bonus, terminated, truncated, shaped
 

@@ -14,9 +14,9 @@ from turnwise.tools.tool import Tool, ToolResult, neutralise
 class ToolEnv(Wrapper):
     """Lets the agent call tools: `ToolEnv(env, [calculator])`.
 
-    An action that holds a call uses up the turn, and the tool's result is the next observation; any other action goes
-    to the environment. A malformed call gets an explanation and `valid=False`. A tool that fails, even by a defect of
-    its own, answers with the error. Formats are tried in order. Tool turns never end an episode by themselves: put a
+    An action with a call uses up the turn, and the tool's result is the next observation; any other action goes
+    to the environment. A malformed call gets an explanation and `valid=False`. A tool that fails, even by its own
+    bug, answers with the error. Formats are tried in order. Tool turns never end an episode by themselves: put a
     TurnLimit around this.
     """
 
@@ -47,19 +47,19 @@ class ToolEnv(Wrapper):
 
     @property
     def reward_range(self) -> tuple[float, float]:
-        """The environment's bounds, and those of a turn spent on a tool."""
+        """The environment's bounds, extended to a turn spent on a tool."""
         low, high = self.env.reward_range
         of_tools = (0.0, self.error_reward, self.use_reward + self.success_reward, self.use_reward + self.error_reward)
         return min(low, *of_tools), max(high, *of_tools)
 
     def on_reset(self, reset: Reset) -> Reset:
-        """Present the tools above the first observation."""
+        """Describe the tools above the first observation."""
         observation, info = reset
         self.tool_uses = 0
         return f"{render_tools(self.tools.values(), self.formats)}\n\n{observation}", info
 
     def step(self, action: str) -> Step | Awaitable[Step]:
-        """Call the tool named in the action, else step the environment."""
+        """Call the tool named in the action, otherwise step the environment."""
         call = self._parse(action)
         if call is None:
             return super().step(action)
@@ -83,7 +83,7 @@ class ToolEnv(Wrapper):
     def _turn(self, result: ToolResult, reward: float, *, valid: bool) -> Step:
         text = neutralise(result.text, (*self.tools, self.result_tag))
         info: Info = {"valid": valid, "tool_ok": result.ok, "reward_parts": {"tool": reward}}
-        if self.acting_seat is not None:  # the result goes to whoever called
+        if self.acting_seat is not None:  # the result goes to the caller
             info |= {"seat": self.acting_seat, "rewards": {self.acting_seat: reward}}
         return f"<{self.result_tag}>\n{text}\n</{self.result_tag}>", reward, False, False, info
 
@@ -93,7 +93,7 @@ def _check(tools: Sequence[Tool], formats: Sequence[Format]) -> None:
         raise ValueError(f"tools must be a list; write [{tools.name}]")
     for tool in tools:
         if not isinstance(tool, Tool):
-            raise ValueError(f"{tool!r} is no tool; decorate the function with @tool, or pass tool(function)")
+            raise ValueError(f"{tool!r} is not a tool; decorate the function with @tool, or pass tool(function)")
     names = [tool.name for tool in tools]
     if len(set(names)) < len(names):
         raise ValueError(f"tool names must differ, but got {', '.join(names)}")

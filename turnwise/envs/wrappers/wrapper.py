@@ -1,4 +1,4 @@
-"""What all wrappers share: whatever they do not change is read from the wrapped environment when it is asked for."""
+"""What all wrappers share: anything they do not change is read from the wrapped environment on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ U = TypeVar("U")
 
 
 def then(value: T | Awaitable[T], function: Callable[[T], U]) -> U | Awaitable[U]:
-    """Apply `function` to a value now, or to an awaitable's value once it is there: one body for sync and async."""
+    """Apply `function` to a value now, or to an awaitable's value later: one body for sync and async."""
     if not inspect.isawaitable(value):
         return function(value)
 
@@ -36,7 +36,7 @@ class Wrapper(Env):
 
     shared: ClassVar[frozenset[str]] = frozenset({"env"})
     acting_seat: str | None = None
-    """Whose action `on_step` gets to see, where the environment names seats."""
+    """Whose action `on_step` sees, if the environment names seats."""
 
     def __init__(self, env: Env) -> None:
         if isinstance(env, str | type):
@@ -87,7 +87,7 @@ class Wrapper(Env):
 
     @property
     def execution(self) -> Literal["inline", "thread", "process"]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Where the wrapped environment wants to run."""
+        """Where the wrapped environment is meant to run."""
         return self.env.execution
 
     @property

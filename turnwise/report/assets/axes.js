@@ -51,7 +51,7 @@ function showTick(value) {
   return size !== 0 && (size < 0.001 || size >= 1e5) ? value.toExponential().replace("e+", "e") : show(value);
 }
 
-// The range of the numbers with a little air; a flat line gets some of its own.
+// The range of the numbers with a little air; a flat line gets some too.
 function extent(values, { log = false, share = false } = {}) {
   if (share) return [0, 1];
   const usable = values.filter((value) => isNumber(value) && (!log || value > 0));

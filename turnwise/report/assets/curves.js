@@ -158,7 +158,7 @@ function track(canvas, x, { lines, xLabel = "step", shared = false, sampled = []
   return { tip, point };
 }
 
-// Both axes, or null where there is nothing to show. Evaluations may lie before the first step.
+// Both axes, or null where there is nothing to show. Evaluations may come before the first step.
 function chartAxes({ lines, log, logX = false, share = false }) {
   const places = lines
     .flatMap((line) => [...line.x, ...(line.marks || []).map((mark) => mark.x)])

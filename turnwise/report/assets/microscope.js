@@ -42,7 +42,7 @@ function overlay(kind, steps, step) {
   return { line, move };
 }
 
-// Moves over a grid with pointer and arrow keys; `tell(place, row)` says what lies there.
+// Moves over a grid with pointer and arrow keys; `tell(place, row)` says what is there.
 function explore(box, steps, rows, tell) {
   let [place, row] = [0, 0];
   const go = () => {

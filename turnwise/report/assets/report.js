@@ -139,7 +139,7 @@ function drawCurves() {
       html(
         "p",
         { class: "none" },
-        "No curve to show: metrics.jsonl is missing or empty, or every group is switched off.",
+        "No curve to show: metrics.jsonl is missing or empty, or every group is turned off.",
       ),
     );
 }

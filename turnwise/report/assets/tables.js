@@ -203,7 +203,7 @@ function settingsChapter() {
   if (single) return chapter("settings", "Settings", null, all);
   const differences = DATA.differences.length
     ? settingsTable(DATA.differences)
-    : html("p", { class: "none" }, "The runs were told the same.");
+    : html("p", { class: "none" }, "The runs have the same settings.");
   return chapter("settings", "Settings that differ", null, differences, all);
 }
 
