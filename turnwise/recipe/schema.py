@@ -196,7 +196,7 @@ class SourceChoice(Settings):
     """Episodes of the environment's expert that join each group; the log-probs of its tokens are unknown."""
     mix: tuple[Ingredient, ...] = ()
     """Several sources in one step: a list of played, demonstrations and files (chats, preferences, text), each with
-    kind, path, limit (lines or episodes that are read), and count (groups of a step) or weight (its share of the
+    kind, path, limit (lines or episodes to read), and count (groups of a step) or weight (its share of the
     rest)."""
 
 
