@@ -29,8 +29,8 @@ def write_tokens(path: Path, learner: Learner, batch: TokenBatch) -> None:
 
     `spans` are where the sampled tokens are among all tokens of the trajectory, `ids` which ones they are.
     A row of one update per rollout never scores its batch before that; then a line has the sampler's `mu` and no `old`,
-    and its ratios are against `mu`. Demonstrations have neither: their lines, and those of a batch they are part of, go without
-    `ratio` and `clipped` too.
+    and its ratios are against `mu`. Demonstrations have neither: their lines, and those of a batch they are part of, go
+    without `ratio` and `clipped` too.
     """
     lines = (json.dumps(plain(row, lambda _: None)).encode() + b"\n" for row in _rows(learner, batch))
     write_whole(path, zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"".join(lines)))

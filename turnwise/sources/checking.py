@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turnwise.ops.facts import Need
 from turnwise.outside import is_unread
 from turnwise.recipe.schema import Recipe, SourceChoice
 from turnwise.sources.cursor import sampling_plan
@@ -37,7 +38,7 @@ def _refusals(recipe: Recipe) -> Iterator[str]:
         key = "expert" if source.expert else "tasks"
         yield f"source.{key} is about tasks that are played, but source.mix plays none; add played to it"
     unknown = "source.expert" if source.expert else "source.mix" if any(plays) and not all(plays) else ""
-    if unknown and row.needs_sampler_logprobs:
+    if unknown and Need.SAMPLER in row.needs:
         yield (
             f"{unknown} adds tokens whose sampler is unknown, and {row.name} compares every token with its sampler; "
             "set ratio.against=old and mismatch=none, or leave them out"
