@@ -125,7 +125,8 @@ def _table_of(annotation: Any) -> type[BaseModel] | None:
 
 def _unknown_key(key: str, keys: list[str], place: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(key, keys, n=1)
-    nearest = ".".join((*place, close[0])) if close else _in_a_section(key)
+    elsewhere = _in_a_section(key)  # a key of a section, word for word, is a better guess than one that is spelt alike
+    nearest = elsewhere if elsewhere and not place else ".".join((*place, close[0])) if close else elsewhere
     hint = f"did you mean {nearest}? " if nearest else ""
     where = f"The keys of {'.'.join(place)}" if place else "The keys"
     return f"unknown key {'.'.join((*place, key))}; {hint}{where} are {', '.join(keys)}."

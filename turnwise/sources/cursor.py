@@ -10,7 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from turnwise.algorithm import Algorithm
-from turnwise.algorithm.parts import function_of
+from turnwise.algorithm.axes import SAMPLING
+from turnwise.algorithm.parts import bind
 from turnwise.envs.faults import close_quietly
 from turnwise.ops.tries import SamplingPlan
 from turnwise.recipe.schema import Recipe
@@ -27,7 +28,7 @@ _NEWEST = 0.2
 
 def sampling_plan(row: Algorithm) -> SamplingPlan:
     """How the row wants tasks to be tried."""
-    return function_of("sampling", row.sampling.kind)(**row.sampling.options)
+    return bind(SAMPLING, row.sampling)()
 
 
 class Cursor:
