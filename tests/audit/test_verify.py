@@ -157,8 +157,8 @@ def test_a_wrong_mask_in_what_a_step_wrote_of_its_tokens_is_found(
 
 
 def test_a_packing_that_masks_the_wrong_tokens_is_found(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def shifted(groups: Sequence[Group]) -> TokenBatch:
-        batch = pack(groups)
+    def shifted(groups: Sequence[Group], *, policy: str) -> TokenBatch:
+        batch = pack(groups, policy=policy)
         return batch.with_(turn_T=batch.turn_T.roll(-1))
 
     monkeypatch.setattr("turnwise.audit.verify.pack", shifted)

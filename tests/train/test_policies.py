@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from turnwise.rollout.agents import Action, Agent, View
 from turnwise.rollout.packing import pack
 from turnwise.rollout.scheduler import by_task
 from turnwise.runs.folder import RunFolder
+from turnwise.train.estimate import Rates, estimate
 from turnwise.train.setup import load_policies
 from turnwise.train.stages import evaluate_model, resume, train
 from turnwise.trust import outside_names
@@ -134,18 +136,26 @@ def test_a_trajectory_in_which_only_others_spoke_is_left_out_even_if_it_failed()
     assert batch.trajectory_names == ("duet",)
 
 
-def test_the_gradient_does_not_know_what_others_would_have_earned_by_their_tokens() -> None:
-    recipe = small_recipe({"algorithm": "reinforce"})
-    policy = TextPolicy.load("pico")
-    learner = Learner(policy, recipe.algorithm, recipe.train, name="mine")
-    batch = learner.prepare([Group(id="g", trajectories=[duet()])])
+def gradients(trajectory: Trajectory) -> dict[str, torch.Tensor]:
+    """What one step of learning from a trajectory would do to each weight."""
+    recipe = small_recipe({"algorithm": {"preset": "reinforce", "normalizer": "none"}})
+    learner = Learner(TextPolicy.load("pico"), recipe.algorithm, recipe.train, name="mine")
+    batch = learner.prepare([Group(id="g", trajectories=[trajectory])])
     assert batch is not None
-    hidden: list[torch.Tensor] = []
-    score = policy.score(batch)
-    score.logprob_T.sum().backward()
-    hidden.append(score.logprob_T.detach())
-    own = batch.sampled_T.tolist()
-    assert [bool(value) for value in hidden[0]] == own  # of no other token a log-prob is even computed
+    learner.learn(batch, step=1, allows=lambda **_: False)
+    return {name: each.grad.clone() for name, each in learner.policy.trainable().items() if each.grad is not None}
+
+
+def test_the_gradient_is_that_of_a_game_in_which_others_words_are_the_environments() -> None:
+    heard = Turn(prompt_ids=[3, 4, 7, 3, 4], sampled_ids=[5, 6], logprobs=[-0.5, -0.5], policy="mine", reward=1.75)
+    alone = Trajectory(id="g", turns=[heard], stop=StopReason.DONE, terminated=True, final_ids=[3, 4, 8, 9])
+    together, expected = gradients(duet()), gradients(alone)
+    assert together.keys() == expected.keys()
+    assert all(torch.equal(together[name], expected[name]) for name in expected)
+    assert any(bool(gradient.abs().max() > 0) for gradient in expected.values())
+    mine = [replace(turn, policy="mine") for turn in duet().turns]
+    other = gradients(replace(duet(), turns=mine))
+    assert any(not torch.equal(other[name], expected[name]) for name in expected)  # so it would show
 
 
 def test_a_row_may_compare_all_seats_of_a_task() -> None:
@@ -276,7 +286,22 @@ def test_the_selves_in_a_pool_are_what_the_policy_was(tmp_path: Path) -> None:
         batch = pack([Group(id="g", trajectories=[one])])
         scores = TextPolicy.load(folder.checkpoints.at(int(step))).score(batch)
         assert batch.mu_T is not None
-        assert float((batch.mu_T - scores.logprob_T)[batch.sampled_T].abs().max()) < 1e-5
+        assert float((batch.mu_T - scores.logprob_T.detach())[batch.sampled_T].abs().max()) < 1e-5
+
+
+def test_a_run_of_several_policies_is_no_model_by_itself(tmp_path: Path) -> None:
+    run(tmp_path / "run", {**TWO, "train": {"steps": 1}})
+    with pytest.raises(ValueError, match=r"step_000001 has several policies; name the folder of one of black, white"):
+        small_recipe({"model": str(tmp_path / "run")})
+
+
+def test_the_estimate_counts_every_policy() -> None:
+    lines = "\n".join(estimate(small_recipe(TWO), rates=Rates(learning=1e9, playing=1e9)).lines())
+    assert "white: weights" in lines
+    assert "black: AdamW" in lines
+    frozen = "\n".join(estimate(small_recipe(RIVALS["frozen"]), rates=Rates(learning=1e9, playing=1e9)).lines())
+    assert "rival: weights" in frozen
+    assert "rival: AdamW" not in frozen
 
 
 def test_a_run_of_several_policies_may_be_resumed_for_more_steps(tmp_path: Path) -> None:

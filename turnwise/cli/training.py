@@ -128,8 +128,11 @@ def evaluate(
         typer.echo(json.dumps(row))
         return
     from turnwise.console.views import evaluation_table
+    from turnwise.recipe.seating import trained_policies
+    from turnwise.runs.rows import row_of
 
-    console().print(evaluation_table({str(weights): row}))
+    several = [name for name in trained_policies(recipe) if f"{name}/eval/episodes" in row]
+    console().print(evaluation_table({name: row_of(row, name) for name in several} or {str(weights): row}))
 
 
 def _show_episodes(groups: list[Group], *, to_stderr: bool) -> None:

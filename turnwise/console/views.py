@@ -135,7 +135,15 @@ def title(recipe: Recipe) -> Text:
     if recipe.sft is not None and recipe.stage == "imitation":
         size = counted(recipe.sft.batch, "demonstration")
     steps = counted(recipe.train.steps, "step")
-    return text.append(f" · model {printable(recipe.model.name)} · {steps} of {size}")
+    return text.append(f" · {printable(_models(recipe))} · {steps} of {size}")
+
+
+def _models(recipe: Recipe) -> str:
+    """The model, or whose it is where there are several."""
+    policies = {name: choice.model.name for name, choice in recipe.policies.items()}
+    frozen = [name for name, choice in recipe.policies.items() if choice.frozen]
+    named = [f"{name} {model}{' (frozen)' if name in frozen else ''}" for name, model in policies.items()]
+    return f"models {', '.join(named)}" if named else f"model {recipe.model.name}"
 
 
 def incident_line(incident: Incident, *, policy: str = "") -> Text:

@@ -79,6 +79,14 @@ def newest_weights(run: Path) -> Path:
     raise ValueError(f"{run} has no complete checkpoint yet; continue with `turnwise resume {run}`")
 
 
+def one_model(checkpoint: Path) -> Path:
+    """The checkpoint as a model; ValueError where several policies learned, each in its own folder."""
+    if (checkpoint / "config.json").is_file():
+        return checkpoint
+    policies = sorted(path.parent.name for path in checkpoint.glob("*/config.json"))
+    raise ValueError(f"{checkpoint} has several policies; name the folder of one of {', '.join(policies)} in it")
+
+
 def dump_recipe(recipe: Recipe) -> str:
     """The whole recipe as YAML with every default; `load_recipe` reads it back unchanged."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
@@ -120,7 +128,7 @@ def _with_weights(model: ModelChoice) -> ModelChoice:
     folder = Path(model.name)
     if not (folder / META).is_file():
         return model
-    return model.model_copy(update={"name": str(newest_weights(folder))})
+    return model.model_copy(update={"name": str(one_model(newest_weights(folder)))})
 
 
 def _dependent_defaults(choices: Mapping[str, Any]) -> Layer:

@@ -9,7 +9,7 @@ from turnwise.envs.faults import close_quietly
 from turnwise.envs.registry import make
 from turnwise.outside import load_class
 from turnwise.policy.text import TextPolicy
-from turnwise.recipe.loading import newest_weights
+from turnwise.recipe.loading import newest_weights, one_model
 from turnwise.recipe.schema import Recipe, SeatChoice
 from turnwise.recipe.seating import check_env_seats, recipe_of, trained_policies
 from turnwise.rollout.agents import Agent, OracleAgent, RandomAgent, ScriptedAgent
@@ -69,7 +69,7 @@ def _make_pool(seat: str, choice: SeatChoice, voice: Voice) -> Pool:
 
 def _load_voice(recipe: Recipe, folder: str) -> Voice:
     """A model from a checkpoint or a run, held as the recipe's own."""
-    source = newest_weights(Path(folder)) if (Path(folder) / META).is_file() else Path(folder)
+    source = one_model(newest_weights(Path(folder))) if (Path(folder) / META).is_file() else Path(folder)
     policy = load_policy(recipe, source, frozen=True)
     return Voice(name=folder, policy=policy, renderer=make_renderer(recipe, policy))
 

@@ -18,6 +18,7 @@ from turnwise.policy.models import resolve_model
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text_loading import PRECISIONS
 from turnwise.recipe.schema import CONTEXT, Recipe
+from turnwise.recipe.seating import policies_of, recipe_of, trained_policies
 from turnwise.sources.demonstrations import expert_groups
 from turnwise.train.model_shape import Shape, read_shape
 from turnwise.train.setup import choose_device
@@ -103,26 +104,40 @@ class Estimate:
 
 def estimate(recipe: Recipe, *, rates: Rates | None = None) -> Estimate:
     """What the recipe will take on this machine; reads the model's config, never its weights."""
-    device = choose_device(recipe)
-    shape = read_shape(recipe.model)
+    device, first = choose_device(recipe), recipe_of(recipe, trained_policies(recipe)[0])
+    shape = read_shape(first.model)
     rates = rates or measure(recipe, shape, device)
     most = _most_tokens(recipe, shape)
     expert = _expert_tokens(recipe)
     return Estimate(
-        model=recipe.model.name,
+        model=first.model.name,
         shape=shape,
         device=device,
-        memory=_memory(recipe, shape, most, device),
+        memory=_all_memory(recipe, most, device),
         memory_there=_memory_there(device),
         rates=rates,
-        most=_cost(recipe, shape, most, rates),
-        expert=None if expert is None else _cost(recipe, shape, min(expert, most), rates),
+        most=_cost(recipe, most, rates),
+        expert=None if expert is None else _cost(recipe, min(expert, most), rates),
         plan=_plan(recipe),
         context=min(recipe.rollout.context or CONTEXT, shape.context),
     )
 
 
 # Memory.
+
+
+def _all_memory(recipe: Recipe, length: int, device: str) -> dict[str, int]:
+    """Bytes by part, of every policy: one that never learns has its weights alone, as has each self in a pool."""
+    parts: dict[str, int] = {"engine": int(recipe.engine.memory_gib * GIB)}
+    pools = [(choice.pool, choice.keep) for choice in recipe.seats.values() if choice.pool is not None]
+    for name, choice in policies_of(recipe).items():
+        own, shape = recipe_of(recipe, name), read_shape(choice.model)
+        weights = shape.parameters * PRECISIONS[choice.model.dtype].itemsize
+        memory = {"weights": weights} if choice.frozen else _memory(own, shape, length, device)
+        adapted = choice.model.lora is not None  # its base is shared
+        memory["pools"] = 0 if adapted else weights * sum(keep for of, keep in pools if of == name)
+        parts |= {f"{name}: {part}" if recipe.policies else part: size for part, size in memory.items()}
+    return parts
 
 
 def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str, int]:
@@ -140,7 +155,6 @@ def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str,
         "critic": (shape.parameters - shape.embedded) * item if separate else 0,  # without a head of words
         "critic's learning": shape.trained * item + learning if separate else 0,
         "reference": shape.parameters * item if copied else 0,
-        "engine": int(recipe.engine.memory_gib * GIB),
         "activations": activations,
         "logits": 3 * 4 * LOGITS_AT_ONCE["cuda" if device.startswith("cuda") else "cpu"],
     }
@@ -173,16 +187,17 @@ def _memory_there(device: str) -> int:
 # Time: a token is a product and a sum for every parameter that it meets, twice that again going back.
 
 
-def _cost(recipe: Recipe, shape: Shape, length: int, rates: Rates) -> Cost:
-    step = _step_seconds(recipe, shape, length, rates)
+def _cost(recipe: Recipe, length: int, rates: Rates) -> Cost:
+    tokens = recipe.rollout.episodes * length
     evaluated = _evaluations(recipe) * recipe.eval.episodes * recipe.eval.tries * length
-    imitation = _imitation_seconds(recipe, shape, length, rates)
-    return Cost(
-        episode_tokens=length,
-        step_tokens=recipe.rollout.episodes * length,
-        step_seconds=step,
-        total_seconds=imitation + recipe.train.steps * step + _play_seconds(shape, evaluated, rates),
-    )
+    step = total = 0.0
+    for name, choice in policies_of(recipe).items():
+        own, shape = recipe_of(recipe, name), read_shape(choice.model)
+        each = _play_seconds(shape, tokens, rates) if choice.frozen else _step_seconds(own, shape, length, rates)
+        step += each
+        total += recipe.train.steps * each + _play_seconds(shape, evaluated, rates)
+        total += _imitation_seconds(recipe, shape, length, rates)
+    return Cost(episode_tokens=length, step_tokens=tokens, step_seconds=step, total_seconds=total)
 
 
 def _step_seconds(recipe: Recipe, shape: Shape, length: int, rates: Rates) -> float:
