@@ -216,7 +216,7 @@ def test_a_file_that_was_cut_off_is_a_defect_of_its_step_alone(run: Path, edit: 
     file.write_bytes(file.read_bytes()[:-20])
     first, _, third = verify_run(run)
     assert first.ok
-    assert "cut off" in defects(third)["tokens"]
+    assert "truncated" in defects(third)["tokens"]
 
 
 def test_steps_are_chosen_by_number_or_from_the_end(run: Path) -> None:
@@ -263,7 +263,7 @@ def test_the_table_fits_on_sixty_columns(run: Path) -> None:
     ("options", "message"),
     [
         (["--steps", "3,x"], "give numbers with commas"),
-        (["--steps", "3", "--last", "1"], "give one of them"),
+        (["--steps", "3", "--last", "1"], "give only one"),
     ],
 )
 def test_mistakes_get_one_message(run: Path, options: list[str], message: str) -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 from tests.train.small_runs import ENVS, rows, run
 from turnwise.batch import TokenBatch
 from turnwise.learn import learner
-from turnwise.learn.learner import Learner, Report
+from turnwise.learn.learner import Learner
+from turnwise.learn.reporting import Report
 from turnwise.policy.text import TextPolicy
 from turnwise.train import setup
 

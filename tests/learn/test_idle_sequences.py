@@ -8,7 +8,8 @@ import torch
 from tests.learn.small_learners import SETTINGS, drift, make_groups, make_learner
 from turnwise.algorithm import Algorithm, preset
 from turnwise.batch import Scores, TokenBatch
-from turnwise.learn.learner import Learner, Report
+from turnwise.learn.learner import Learner
+from turnwise.learn.reporting import Report
 from turnwise.policy.text import TextPolicy
 from turnwise.recipe.schema import Train
 from turnwise.types import Group, StopReason, Trajectory, Turn

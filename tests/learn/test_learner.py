@@ -17,7 +17,8 @@ from tests.learn.small_learners import (
     weights,
 )
 from turnwise.batch import TokenBatch
-from turnwise.learn.learner import Learner, Report, explained_variance
+from turnwise.learn.learner import Learner
+from turnwise.learn.reporting import Report, explained_variance
 from turnwise.recipe.schema import Train
 from turnwise.types import Group, NonFiniteError, StopReason
 

@@ -12,7 +12,8 @@ import torch
 from tests.learn.small_learners import SETTINGS, drift, make_groups, make_policy, row, weights
 from tests.ops.ranks import as_ranks
 from turnwise.algorithm import PRESETS, Algorithm, preset
-from turnwise.learn.learner import Learner, Report
+from turnwise.learn.learner import Learner
+from turnwise.learn.reporting import Report
 from turnwise.policy.text import TextPolicy
 from turnwise.ranks import ALONE, Ranks
 from turnwise.types import Group

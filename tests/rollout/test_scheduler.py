@@ -46,10 +46,11 @@ def play(specs, agents=None, **options):
 
 
 def untimed(trajectories):
-    """Trajectories without what may differ between equal runs: the clock and the process id."""
+    """Trajectories without what may differ between equal runs: the clock, the process id and how long it sleeps."""
     return [
         replace(
             trajectory,
+            kwargs={},
             turns=[replace(turn, sample_seconds=0.0, env_seconds=0.0) for turn in trajectory.turns],
             info={key: value for key, value in trajectory.info.items() if key != "pid"},
         )

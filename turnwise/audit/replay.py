@@ -15,7 +15,8 @@ import torch
 
 from turnwise.audit.recorded import Recording
 from turnwise.guard.guard import Guard
-from turnwise.learn.learner import Learner, Report
+from turnwise.learn.learner import Learner
+from turnwise.learn.reporting import Report
 from turnwise.policy.text import Reference
 from turnwise.recipe.seating import prefix_of, recipe_of, trained_policies
 from turnwise.runs.journal import plain

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
 from operator import add
-from typing import Any, Literal
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -18,10 +18,10 @@ from turnwise.algorithm.parts import facts
 from turnwise.batch import Scores, TokenBatch
 from turnwise.learn.batches import micro_batches, minibatches, score_in_parts, split_idle
 from turnwise.learn.optimizer import Optimizer
+from turnwise.learn.reporting import Report, Update, badness, numbers_of, report_of
 from turnwise.learn.schedule import learning_rate_factor
 from turnwise.ops.diagnostics import TurnTable
 from turnwise.ops.step_scale import Scale
-from turnwise.ops.values import valued_tokens
 from turnwise.ops.weights import Counts
 from turnwise.policy.critics import Bins, Critic
 from turnwise.policy.text import Reference, TextPolicy
@@ -29,7 +29,7 @@ from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Train
 from turnwise.rollout.packing import pack
 from turnwise.rollout.scheduler import by_task
-from turnwise.types import CUTS, POLICY, Group, Trajectory
+from turnwise.types import CUTS, POLICY, Group, NonFiniteError, Trajectory
 
 _FROM_LEARNER = frozenset(
     {
@@ -38,30 +38,9 @@ _FROM_LEARNER = frozenset(
     }
 )
 """Needs that are met here; the others are met by other parts of the row, and `resolve` checks them."""
-_EQUAL = 1e-6
-"""A variance of returns below this is none: dividing by it would say nothing about the critic."""
+Value = TypeVar("Value")
 Allows = Callable[..., bool]
 """The guard's word on one optimiser step: `allows(step=…, update=…, gradient_norm=…, loss=…)`."""
-
-
-@dataclass(kw_only=True)
-class Update:
-    """What one optimiser step did."""
-
-    loss: dict[str, float]
-    table: TurnTable
-    gradient_norm: float
-    critic_gradient_norm: float | None
-    scale: Scale | None
-    taken: bool
-
-
-@dataclass(kw_only=True)
-class Report:
-    """What one step's learning did: numbers for `metrics.jsonl`, and one row per turn index for `turns.jsonl`."""
-
-    metrics: dict[str, float] = field(default_factory=dict[str, float])
-    turns: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
 
 
 class Learner:
@@ -122,7 +101,7 @@ class Learner:
         batch = pack(mine, policy=self.name) if mine else pack(kept[:1], policy=self.name).select([])
         if batch.mu_T is None and Need.SAMPLER in self.needs:
             raise ValueError(_unmet(self.row, Need.SAMPLER, "these episodes have none"))
-        batch = self._scored(batch.to(self.policy.device))
+        batch = self._together(lambda: self._scored(batch.to(self.policy.device)))
         return compute_credit(self.row, batch, reduce=self.ranks.reduce)
 
     def learn(self, batch: TokenBatch, step: int, allows: Allows | None = None) -> Report:
@@ -130,7 +109,7 @@ class Learner:
         rng = random.Random(f"{self.seed}:{step}:minibatches")
         parts = minibatches(batch, epochs=self.row.epochs, count=self.row.minibatches, rng=rng, ranks=self.ranks)
         updates = [self._update(part, step, number, allows) for number, part in enumerate(parts)]
-        return self._report(batch, updates, self._rate(step))
+        return report_of(self.row, batch, updates, rate=self._rate(step), ranks=self.ranks)
 
     def score(self, batch: TokenBatch, policy: TextPolicy | Reference | None = None) -> Tensor:
         """Log-probs of the batch's tokens as the policy gives them now, or another one."""
@@ -161,6 +140,18 @@ class Learner:
         credit_asks = Need.OLD in self.row.facts("reward", "advantage", "normalizer", "mismatch")
         return credit_asks or self.row.updates_per_rollout > 1
 
+    def _together(self, work: Callable[[], Value]) -> Value:
+        """Do what may meet numbers that are not finite. If one rank does, all raise: the others would wait for it."""
+        result, error = None, None
+        try:
+            result = work()
+        except NonFiniteError as found:
+            error = found
+        for found in self.ranks.gather(error):
+            if found is not None:
+                raise found
+        return cast(Value, result)
+
     # Optimiser steps.
 
     def _update(self, batch: TokenBatch, step: int, number: int, allows: Allows | None) -> Update:
@@ -168,7 +159,7 @@ class Learner:
         optimizers = [each for each in (self.optimizer, self.critic_optimizer) if each is not None]
         for optimizer in optimizers:
             optimizer.zero_grad()
-        losses = self._backward(batch, counts)
+        losses = self._together(lambda: self._backward(batch, counts))
         for optimizer in optimizers:
             optimizer.sum_gradients(self.ranks)
         scale = None if self.scale is None else self.scale.finish(self.ranks.reduce)
@@ -178,7 +169,7 @@ class Learner:
         mine = {name: sum(loss[name] for loss, _ in losses) for name in losses[0][0]}
         everywhere = self.ranks.gather((mine, reduce(add, (table for _, table in losses))))
         added = {name: sum(numbers[name] for numbers, _ in everywhere) for name in mine}
-        worst = norm if critic_norm is None else max(norm, critic_norm, key=_worse)
+        worst = norm if critic_norm is None else max(norm, critic_norm, key=badness)
         allowed = allows is None or allows(step=step, update=number, gradient_norm=worst, loss=added["total"])
         taken = self.ranks.broadcast(allowed)
         if taken:
@@ -200,11 +191,11 @@ class Learner:
             loss = self._loss(part, counts)
             if part.tokens:
                 loss.total.backward()
-            read.append((_numbers(loss), loss.table))
+            read.append((numbers_of(loss), loss.table))
         if idle is not None:  # it has no gradient, but scales and diagnostics are those of the whole minibatch
             with torch.no_grad():
                 losses = [self._loss(part, counts) for part in micro_batches(idle, tokens=tokens)]
-            read += [(_numbers(loss), loss.table) for loss in losses]
+            read += [(numbers_of(loss), loss.table) for loss in losses]
         return read
 
     def _loss(self, part: TokenBatch, counts: Counts) -> Loss:
@@ -263,32 +254,6 @@ class Learner:
         settings = self.settings
         return learning_rate_factor(step, total=settings.steps, warmup=settings.warmup, schedule=settings.schedule)
 
-    def _report(self, batch: TokenBatch, updates: Sequence[Update], rate: float) -> Report:
-        table = reduce(add, (update.table for update in updates))
-        metrics = {f"loss/{name}": _mean([update.loss[name] for update in updates]) for name in updates[0].loss}
-        del metrics["loss/total"]
-        norms = [update.gradient_norm for update in updates]
-        sizes = self.ranks.gather((batch.sequences, batch.tokens))
-        metrics |= table.totals() | {
-            "train/updates": float(len(updates)),
-            "train/skipped": float(sum(not update.taken for update in updates)),
-            "train/gradient_norm": _mean(norms),
-            "train/gradient_norm_max": max(norms, key=_worse),
-            "train/learning_rate": rate,
-            "train/sequences": float(sum(sequences for sequences, _ in sizes)),
-            "train/tokens": float(sum(tokens for _, tokens in sizes)),
-        }
-        critic_norms = [update.critic_gradient_norm for update in updates if update.critic_gradient_norm is not None]
-        if critic_norms:
-            metrics["train/critic_gradient_norm"] = _mean(critic_norms)
-            metrics["train/explained_variance"] = explained_variance(batch, self.row.critic.level)
-        scales = [update.scale for update in updates if update.scale is not None]
-        if scales:
-            metrics["train/scale"] = _mean([scale.value for scale in scales])
-            metrics["train/scale_min"] = min(scale.value for scale in scales)
-            metrics[scales[0].metric] = _mean([scale.measured for scale in scales])
-        return Report(metrics=metrics, turns=table.rows())
-
     # State, for checkpoints.
 
     def state_dict(self) -> dict[str, Any]:
@@ -336,29 +301,3 @@ def _unmet(row: Algorithm, need: Need, why: str) -> str:
 def _assigned(tensor: Tensor | None) -> Tensor:
     assert tensor is not None
     return tensor
-
-
-def _worse(norm: float) -> tuple[bool, float]:
-    """Orders norms by how bad they are: NaN is the worst."""
-    return norm != norm, norm
-
-
-def _numbers(loss: Loss) -> dict[str, float]:
-    numbers = {"total": float(loss.total.detach()), "policy": float(loss.policy)}
-    numbers |= {f"{kind}_term": float(penalty) for kind, penalty in loss.regularizers.items()}
-    return numbers if loss.value is None else {**numbers, "value": float(loss.value)}
-
-
-def explained_variance(batch: TokenBatch, level: Literal["none", "token", "turn"] = "token") -> float:
-    """1 − Var(return − value) / Var(return) where a critic of this level is trained: 1 is perfect, 0 knows the mean."""
-    if batch.value_T is None or batch.return_T is None or level == "none":
-        return 0.0
-    valued_T = valued_tokens(batch, level)
-    returns = batch.return_T[valued_T].double()
-    errors = returns - batch.value_T[valued_T].double()
-    spread = float(returns.var(correction=0))
-    return 1 - float(errors.var(correction=0)) / spread if spread > _EQUAL else 0.0
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -151,7 +151,8 @@ def keep_numbers_only(folder: Path) -> None:
     latest, factors = Checkpoints(folder / "checkpoints").latest(), folder / FACTORS
     # Where a removal was cut, the newest checkpoint may be an older one: what is written already stays.
     if latest is not None and not factors.exists():
-        scale = json.loads((latest / "resume" / "state.json").read_text())["learner"]["scale"]
+        (learner,) = json.loads((latest / "resume" / "state.json").read_text())["learners"].values()
+        scale = learner["scale"]
         if scale is not None and "factors" in scale:
             write_whole(factors, json.dumps(scale["factors"]).encode())
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)

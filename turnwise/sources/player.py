@@ -9,6 +9,7 @@ from dataclasses import replace
 from turnwise.engine.contract import Engine, EngineSetup, SamplingParams, Weights
 from turnwise.engine.kinds import ENGINES, make_engines
 from turnwise.policy.rendering import Renderer
+from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import CONTEXT, EngineChoice, Rollout
 from turnwise.rollout.agents import Agent, PoolAgent
 from turnwise.rollout.episode import EpisodeSpec, Limits
@@ -26,10 +27,17 @@ class Player:
     """
 
     def __init__(
-        self, cast: Cast, *, rollout: Rollout, seed: int, engine: EngineChoice | None = None, lockstep: bool = True
+        self,
+        cast: Cast,
+        *,
+        rollout: Rollout,
+        seed: int,
+        engine: EngineChoice | None = None,
+        lockstep: bool = True,
+        ranks: Ranks = ALONE,
     ) -> None:
         choice = engine or EngineChoice()
-        self._cast, self._rollout, self._seed = cast, rollout, seed
+        self._cast, self._rollout, self._seed, self._ranks = cast, rollout, seed, ranks
         self._engines = _make_engines(cast, rollout, choice, seed)
         # Engines of the user's own know nothing of each other, so only one of them can wait for every episode.
         together = choice.kind in ENGINES or len(self._engines) == 1
@@ -60,8 +68,13 @@ class Player:
         return {seat: _agent(player, speakers) for seat, player in self._cast.seats.items()}
 
     def play(self, specs: Sequence[EpisodeSpec], temperature: float | None = None) -> list[Group]:
-        """All episodes, in the order of the specs."""
-        return in_groups(self._runner.run(self._play(specs, self.agents(temperature))))
+        """All episodes, in the order of the specs. Each rank plays its share of the tasks, and all get all groups."""
+        tasks: dict[str, list[EpisodeSpec]] = {}
+        for spec in specs:
+            tasks.setdefault(spec.group_id, []).append(spec)
+        mine = [spec for task in self._ranks.share(list(tasks.values())) for spec in task]
+        groups = in_groups(self._runner.run(self._play(mine, self.agents(temperature)))) if mine else []
+        return [group for played in self._ranks.gather(groups) for group in played]
 
     def publish(self, version: int) -> None:
         """The weights of those that learn have changed."""

@@ -24,8 +24,11 @@ _RECORDED = 16
 class HeldOut:
     """The held-out tasks of a recipe: `row, groups = held_out.play(step)`."""
 
-    def __init__(self, recipe: Recipe, run: RunFolder, player: Player, trainees: Sequence[Trainee]) -> None:
+    def __init__(
+        self, recipe: Recipe, run: RunFolder, player: Player, trainees: Sequence[Trainee], *, records: bool = True
+    ) -> None:
         self._recipe, self._run, self._player, self._trainees = recipe, run, player, trainees
+        self._records = records
 
     @cached_property
     def specs(self) -> list[EpisodeSpec]:
@@ -46,6 +49,8 @@ class HeldOut:
             summary = summarize(at_seats(groups, trainee.seats), tries=self._recipe.eval.tries)
             row |= {f"{trainee.prefix}{name}": value for name, value in summary.items()}
         row["time/evaluate"] = time.perf_counter() - started
+        if not self._records:
+            return row, groups
         if self._recipe.log.rollouts:
             write_groups(self._run.evaluation_file(step), groups[:_RECORDED])
         self._run.evals.append(row)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,28 @@ from turnwise.learn.learner import Learner
 from turnwise.policy.text_loading import read_weights
 from turnwise.runs.checkpoints import policy_folder
 from turnwise.runs.ledger import read_groups, write_groups
+from turnwise.train.fault_count import FaultCount
 from turnwise.types import Group
 
 _RESUME = "resume"
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """Where a run is: what a checkpoint keeps of it besides its policies."""
+
+    step: int = 0
+    best: int = 0
+    """The checkpoint with the best held-out success, of the first policy that learns."""
+    best_success: float = -1.0
+    pools: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    """The checkpoints that are in each pool, by seat."""
+    faults: FaultCount = field(default_factory=FaultCount)
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Progress:
+        """From plain JSON."""
+        return cls(**{**state, "faults": FaultCount(**state["faults"])})
 
 
 def write_state(

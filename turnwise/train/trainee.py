@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from turnwise.guard.guard import Guard
-from turnwise.learn.learner import Learner, Report
+from turnwise.learn.learner import Learner
+from turnwise.learn.reporting import Report
 from turnwise.learn.token_ledger import token_rows
 from turnwise.policy.text import Reference, TextPolicy
+from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Recipe
 from turnwise.recipe.seating import prefix_of, recipe_of, seats_of
 from turnwise.rollout.rollout_metrics import find_errors, read_rollout
@@ -52,11 +54,15 @@ class Lesson:
 class Trainee:
     """One policy of a run: `lesson = trainee.learn(groups, step, watch)`, then `trainee.guard.judge(…)`."""
 
-    def __init__(self, recipe: Recipe, name: str, policy: TextPolicy, *, temperature: float) -> None:
+    def __init__(
+        self, recipe: Recipe, name: str, policy: TextPolicy, *, temperature: float, ranks: Ranks = ALONE
+    ) -> None:
         own = recipe_of(recipe, name)
         self.name, self.recipe, self.prefix = name, own, prefix_of(recipe, name)
         self.seats = seats_of(recipe, name)
-        self.learner = Learner(policy, own.algorithm, own.train, seed=recipe.seed, temperature=temperature, name=name)
+        self.learner = Learner(
+            policy, own.algorithm, own.train, seed=recipe.seed, temperature=temperature, name=name, ranks=ranks
+        )
         self.guard = Guard(recipe.guard)
         self.standing = Standing(reference=None if self.learner.reference is None else 0)
 
@@ -77,7 +83,8 @@ class Trainee:
             with watch.timing("update"):
                 report = self.learner.learn(batch, step, self.guard.allows)
             if self.recipe.log.rollouts and step % self.recipe.checkpoint.every == 0:
-                lesson.tokens = list(token_rows(self.learner, batch))
+                lines = self.learner.ranks.gather(list(token_rows(self.learner, batch)))
+                lesson.tokens = [line for rank in lines for line in rank]
             lesson.report = report
         except NonFiniteError as error:
             self.guard.broken(step=step, text=str(error))

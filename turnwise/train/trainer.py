@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +18,9 @@ from turnwise.console.screen import RunConsole
 from turnwise.guard.guard import Verdict
 from turnwise.learn.token_ledger import write_tokens
 from turnwise.policy.text import TextPolicy
+from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.loading import plain_differences
-from turnwise.recipe.schema import Recipe
+from turnwise.recipe.schema import Log, Recipe
 from turnwise.recipe.seating import trained_policies
 from turnwise.rollout.rollout_metrics import find_traceback
 from turnwise.runs.folder import RunFolder
@@ -31,10 +32,9 @@ from turnwise.sources.played import plays_in_lockstep
 from turnwise.sources.player import Player
 from turnwise.sources.source import Source
 from turnwise.train.casting import make_cast
-from turnwise.train.fault_count import FaultCount
 from turnwise.train.held_out import HeldOut
 from turnwise.train.interrupts import Interrupts
-from turnwise.train.state import load_learner, load_weights, read_ahead, read_state, steps_needed, write_state
+from turnwise.train.state import Progress, load_learner, load_weights, read_ahead, read_state, steps_needed, write_state
 from turnwise.train.trainee import Lesson, Trainee
 from turnwise.train.watch import Watch
 from turnwise.types import Group
@@ -45,24 +45,6 @@ _SAMPLES = 3
 """Held-out episodes that are shown before and after."""
 _TOLD = 3
 """Different errors of environments that are told on screen; `events.jsonl` has one for every step."""
-
-
-@dataclass(kw_only=True)
-class Progress:
-    """Where a run is: what a checkpoint keeps of it besides its policies."""
-
-    step: int = 0
-    best: int = 0
-    """The checkpoint with the best held-out success, of the first policy that learns."""
-    best_success: float = -1.0
-    pools: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
-    """The checkpoints that are in each pool, by seat."""
-    faults: FaultCount = field(default_factory=FaultCount)
-
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Progress:
-        """From plain JSON."""
-        return cls(**{**state, "faults": FaultCount(**state["faults"])})
 
 
 class Trainer:
@@ -77,14 +59,20 @@ class Trainer:
         console: RunConsole,
         imitation: Imitation | None = None,
         checkpoint: Path | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.recipe, self.run_folder, self.console = recipe, run, console
+        """Every rank has its own policies and a console; only rank 0 writes to the run folder."""
+        self.recipe, self.run_folder, self.console, self.ranks = recipe, run, console, ranks
+        self._writes = ranks.rank == 0
+        if ranks.size > 1 and recipe.algorithm.max_lag:
+            raise ValueError("several ranks cannot play ahead yet; set algorithm.max_lag=0")
         self.progress = Progress()
         self.status: Status = "running"
         # Nobody sampled the demonstrations, so they have no temperature.
         temperature = recipe.rollout.temperature if imitation is None else 1.0
         self.trainees = [
-            Trainee(recipe, name, policies[name], temperature=temperature) for name in trained_policies(recipe)
+            Trainee(recipe, name, policies[name], temperature=temperature, ranks=ranks)
+            for name in trained_policies(recipe)
         ]
         self.cast = make_cast(recipe, policies)
         self.player = Player(
@@ -93,12 +81,13 @@ class Trainer:
             engine=recipe.engine,
             seed=recipe.seed,
             lockstep=plays_in_lockstep(recipe),
+            ranks=ranks,
         )
         for trainee in self.trainees:
             trainee.learner.hold = self.player.paused
-        self.held_out = HeldOut(recipe, run, self.player, self.trainees)
+        self.held_out = HeldOut(recipe, run, self.player, self.trainees, records=self._writes)
         self._begin(checkpoint)
-        self.loggers = Loggers.of(recipe.log, run)
+        self.loggers = Loggers.of(recipe.log if self._writes else Log(), run)
         self._imitation, self._told = imitation, set[str]()
         measured = read_state(checkpoint)["source"] if checkpoint is not None else {}
         self.source = self._make_source(measured, read_ahead(checkpoint) if checkpoint is not None else {})
@@ -113,7 +102,7 @@ class Trainer:
                     self._fill_pools(afresh=True)
                     self._evaluate(samples="before")
                 while self.status == "running" and self.progress.step < self.recipe.train.steps:
-                    if interrupts.requested:
+                    if self.ranks.broadcast(interrupts.requested):
                         self.status = "interrupted"
                     else:
                         self._step()
@@ -134,7 +123,10 @@ class Trainer:
         with watch.timing("publish"):
             self.source.publish(step)
         tokens = sum(lesson.report.metrics.get("train/tokens", 0) for lesson in lessons)
-        shared = self.source.metrics() | watch.metrics(groups, tokens=tokens, playing=playing)
+        # All ranks judge rank 0's numbers, so that their guards agree.
+        shared = self.ranks.broadcast(self.source.metrics() | watch.metrics(groups, tokens=tokens, playing=playing))
+        for trainee, lesson in zip(self.trainees, lessons, strict=True):
+            lesson.report = trainee.learner.ranks.broadcast(lesson.report)
         verdicts = [
             trainee.guard.judge(step, {"step": step, **lesson.metrics, **shared})
             for trainee, lesson in zip(self.trainees, lessons, strict=True)
@@ -146,21 +138,27 @@ class Trainer:
         self._do_what_is_due(step)
 
     def _record(self, lessons: Sequence[Lesson], groups: list[Group], shared: dict[str, float]) -> None:
-        step, row = self.progress.step, {"step": self.progress.step}
+        row: dict[str, Any] = {"step": self.progress.step}
         for trainee, lesson in zip(self.trainees, lessons, strict=True):
             row |= {f"{trainee.prefix}{name}": value for name, value in lesson.metrics.items()}
+        row |= shared
+        if self._writes:
+            self._write(row, lessons, groups)
+        self.loggers.row(row)
+        self._count_faults(groups, share=lessons[0].played["rollout/faults"])
+        self.console.step(row, guard="no sound episode" if self.progress.faults.lost else self._guards)
+
+    def _write(self, row: dict[str, Any], lessons: Sequence[Lesson], groups: list[Group]) -> None:
+        step = self.progress.step
+        self.run_folder.metrics.append(row)
+        for trainee, lesson in zip(self.trainees, lessons, strict=True):
             for turn in lesson.report.turns:
                 self.run_folder.turns.append({"step": step, **self._whose(trainee), **turn})
-        row |= shared
-        self.run_folder.metrics.append(row)
         if tokens := [line for lesson in lessons for line in lesson.tokens]:
             write_tokens(self.run_folder.tokens_file(step), tokens)
         every = self.recipe.log.rollouts
         if every and step % every == 0:
             write_groups(self.run_folder.rollouts_file(step), groups)
-        self.loggers.row(row)
-        self._count_faults(groups, share=lessons[0].played["rollout/faults"])
-        self.console.step(row, guard="no sound episode" if self.progress.faults.lost else self._guards)
 
     def _count_faults(self, groups: list[Group], *, share: float) -> None:
         faults = self.progress.faults
@@ -271,8 +269,10 @@ class Trainer:
         state = {"progress": asdict(self.progress), "policies": policies, "source": self.source.state_dict()}
         learners = [trainee.learner for trainee in self.trainees]
         ahead = self.source.ahead() if step else {}
-        run.checkpoints.write(step, lambda path: write_state(path, learners, state, ahead), run.marks())
-        self._prune()
+        if self._writes:
+            run.checkpoints.write(step, lambda path: write_state(path, learners, state, ahead), run.marks())
+            self._prune()
+        self.ranks.gather(step)  # nobody reads the checkpoint before it is there
 
     def _prune(self) -> None:
         """Whichever of the newest checkpoints a run goes on from, it finds those that this one names."""
@@ -288,7 +288,8 @@ class Trainer:
         run, config = self.run_folder, self.recipe.model_dump(mode="json")
         changes = plain_differences(run.config, config)
         if checkpoint is None:
-            run.begin(config, command=sys.argv, changes=changes)
+            if self._writes:
+                run.begin(config, command=sys.argv, changes=changes)
             return
         self._load(checkpoint)
         said = any(event.get("kind") == "stopped" for event in run.undone(self.progress.step))
@@ -297,7 +298,9 @@ class Trainer:
         else:
             for trainee in self.trainees:
                 trainee.guard.stopped = ""  # who carries on after a stop knows why
-        run.carry_on(self.progress.step, config, command=sys.argv, changes=changes)
+        self.ranks.gather(self.progress.step)  # all have read the checkpoint and the journals
+        if self._writes:
+            run.carry_on(self.progress.step, config, command=sys.argv, changes=changes)
 
     def _load(self, checkpoint: Path) -> None:
         state = read_state(checkpoint)
@@ -337,5 +340,7 @@ class Trainer:
         return {"policy": trainee.name} if trainee.prefix else {}
 
     def _event(self, kind: str, **content: Any) -> None:
+        if not self._writes:
+            return
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.run_folder.events.append({"step": self.progress.step, "time": now, "kind": kind, **content})

@@ -1,0 +1,94 @@
+"""What learning did, in numbers: one optimiser step, and all steps on a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
+from typing import Literal
+
+from turnwise.algorithm import Algorithm, Loss
+from turnwise.batch import TokenBatch
+from turnwise.ops.diagnostics import TurnTable
+from turnwise.ops.step_scale import Scale
+from turnwise.ops.values import valued_tokens
+from turnwise.ranks import Ranks
+
+_EQUAL = 1e-6
+"""A variance of returns below this is none: dividing by it would say nothing about the critic."""
+
+
+@dataclass(kw_only=True)
+class Update:
+    """What one optimiser step did."""
+
+    loss: dict[str, float]
+    table: TurnTable
+    gradient_norm: float
+    critic_gradient_norm: float | None
+    scale: Scale | None
+    taken: bool
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What one step's learning did: numbers for `metrics.jsonl`, and one row per turn index for `turns.jsonl`."""
+
+    metrics: dict[str, float] = field(default_factory=dict[str, float])
+    turns: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
+
+
+def report_of(row: Algorithm, batch: TokenBatch, updates: Sequence[Update], *, rate: float, ranks: Ranks) -> Report:
+    """What all optimiser steps on one batch did together, on all ranks."""
+    table = reduce(add, (update.table for update in updates))
+    metrics = {f"loss/{name}": _mean([update.loss[name] for update in updates]) for name in updates[0].loss}
+    del metrics["loss/total"]
+    norms = [update.gradient_norm for update in updates]
+    sizes = ranks.gather((batch.sequences, batch.tokens))
+    metrics |= table.totals() | {
+        "train/updates": float(len(updates)),
+        "train/skipped": float(sum(not update.taken for update in updates)),
+        "train/gradient_norm": _mean(norms),
+        "train/gradient_norm_max": max(norms, key=badness),
+        "train/learning_rate": rate,
+        "train/sequences": float(sum(sequences for sequences, _ in sizes)),
+        "train/tokens": float(sum(tokens for _, tokens in sizes)),
+    }
+    critic_norms = [update.critic_gradient_norm for update in updates if update.critic_gradient_norm is not None]
+    if critic_norms:
+        metrics["train/critic_gradient_norm"] = _mean(critic_norms)
+        metrics["train/explained_variance"] = explained_variance(batch, row.critic.level)
+    scales = [update.scale for update in updates if update.scale is not None]
+    if scales:
+        metrics["train/scale"] = _mean([scale.value for scale in scales])
+        metrics["train/scale_min"] = min(scale.value for scale in scales)
+        metrics[scales[0].metric] = _mean([scale.measured for scale in scales])
+    return Report(metrics=metrics, turns=table.rows())
+
+
+def numbers_of(loss: Loss) -> dict[str, float]:
+    """The parts of a loss as plain numbers."""
+    numbers = {"total": float(loss.total.detach()), "policy": float(loss.policy)}
+    numbers |= {f"{kind}_term": float(penalty) for kind, penalty in loss.regularizers.items()}
+    return numbers if loss.value is None else {**numbers, "value": float(loss.value)}
+
+
+def explained_variance(batch: TokenBatch, level: Literal["none", "token", "turn"] = "token") -> float:
+    """1 − Var(return − value) / Var(return) where a critic of this level is trained: 1 is perfect, 0 knows the mean."""
+    if batch.value_T is None or batch.return_T is None or level == "none":
+        return 0.0
+    valued_T = valued_tokens(batch, level)
+    returns = batch.return_T[valued_T].double()
+    errors = returns - batch.value_T[valued_T].double()
+    spread = float(returns.var(correction=0))
+    return 1 - float(errors.var(correction=0)) / spread if spread > _EQUAL else 0.0
+
+
+def badness(norm: float) -> tuple[bool, float]:
+    """Orders norms by how bad they are: NaN is the worst."""
+    return norm != norm, norm
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
