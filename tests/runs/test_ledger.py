@@ -52,6 +52,7 @@ def make_group(number: int, **changes: Any) -> Group:
         final_ids=[7, 8],
         final_observation="end",
         bootstrap=-0.7,
+        kwargs={"hops": 2},
         info={"success": True, "score": 0.5},
     )
     second = Trajectory(id=f"{number}/1", turns=[], stop=StopReason.ENV_ERROR, **changes)

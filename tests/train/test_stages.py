@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.train.small_runs import Screen, small_recipe
+from turnwise.envs.process import EnvSource
 from turnwise.runs.folder import RunFolder
-from turnwise.train import stages
 from turnwise.train.stages import imitate, resume, train
 
 
@@ -75,7 +75,7 @@ def test_a_resume_that_fails_leaves_the_recipe_as_it_was(finished: Path, monkeyp
     def gone(*_: object, **__: object) -> None:
         raise ValueError("cannot import mine:Env")
 
-    monkeypatch.setattr(stages, "make", gone)
+    monkeypatch.setattr(EnvSource, "build", gone)
     with pytest.raises(ValueError, match="cannot import"):
         resume(finished, console=Screen(), overrides={"train": {"steps": 9}})
     assert contents(finished) == before
