@@ -12,7 +12,7 @@ from turnwise.envs.search.protocol import (
     INVALID,
     LAST_TURN,
     PROMPTS,
-    Action,
+    SearchAction,
     ask,
     defuse,
     exact_match,
@@ -108,15 +108,15 @@ class SearchEnv(Env):
         start = self.rng.randrange(len(words))
         text = " ".join(words[start : start + self.rng.randint(1, 3)])
         searching = self.turn < self.max_searches and self.rng.random() < 0.5
-        return str(Action(kind="search" if searching else "answer", text=text))
+        return str(SearchAction(kind="search" if searching else "answer", text=text))
 
     def oracle(self) -> str:
         """Ask the task's remaining queries in turn, then give the answer."""
         task = self._running()
         left = [query for query in task.queries if query not in self.queries]
         if left and self.turn < self.max_searches:
-            return str(Action(kind="search", text=left[0]))
-        return str(Action(kind="answer", text=task.answers[0]))
+            return str(SearchAction(kind="search", text=left[0]))
+        return str(SearchAction(kind="answer", text=task.answers[0]))
 
     def _running(self) -> Task:
         if self.task is None:
@@ -139,7 +139,7 @@ class SearchEnv(Env):
             self.rng.shuffle(documents)
         return documents
 
-    def _answer(self, task: Task, action: Action) -> Step:
+    def _answer(self, task: Task, action: SearchAction) -> Step:
         match, overlap = exact_match(action.text, task.answers), f1(action.text, task.answers)
         info = {"success": match == 1.0, "em": match, "f1": overlap, "parsed_action": str(action)}
         verdict = "right" if match else f"wrong : {defuse(task.answers[0])}"
