@@ -21,7 +21,6 @@ from turnwise.policy.text import TextPolicy
 from turnwise.recipe.loading import plain_differences
 from turnwise.recipe.schema import Recipe
 from turnwise.recipe.seating import trained_policies
-from turnwise.rollout.rollout_metrics import find_traceback
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import write_groups
 from turnwise.runs.loggers import Loggers
@@ -29,6 +28,7 @@ from turnwise.sources.imitation import Imitation
 from turnwise.sources.making import make_source
 from turnwise.sources.played import plays_in_lockstep
 from turnwise.sources.player import Player
+from turnwise.sources.rollout_metrics import find_traceback
 from turnwise.sources.source import Source
 from turnwise.train.casting import make_cast
 from turnwise.train.fault_count import FaultCount
