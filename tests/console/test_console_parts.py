@@ -4,7 +4,7 @@ import pytest
 
 from tests.console.console_rows import Clock, row
 from turnwise.console.chart import draw_curve
-from turnwise.console.progress import Progress
+from turnwise.console.progress import RunProgress
 from turnwise.console.samples import LONGEST, episode_text
 from turnwise.console.views import duration
 from turnwise.types import StopReason, Trajectory, Turn
@@ -50,7 +50,7 @@ def test_an_episode_that_a_fault_ended_is_not_called_unsolved_and_long_texts_los
 
 def test_time_left_follows_the_pace_of_the_recent_steps():
     clock = Clock()
-    progress = Progress(steps=100, clock=clock)
+    progress = RunProgress(steps=100, clock=clock)
     assert progress.seconds_left is None
     clock.now = 500.0  # loading and the first evaluation, which will not come again
     progress.add(row(1))
@@ -63,7 +63,7 @@ def test_time_left_follows_the_pace_of_the_recent_steps():
 
 
 def test_a_step_that_comes_again_replaces_what_followed_it():
-    progress = Progress(steps=9)
+    progress = RunProgress(steps=9)
     for step in (1, 2, 3, 2):
         progress.add(row(step))
     assert [point for point, _ in progress.success] == [1, 2]

@@ -18,10 +18,10 @@ from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.recipe.loading import load_recipe
 from turnwise.recipe.schema import Recipe
-from turnwise.rollout.rollout_metrics import read_rollout
 from turnwise.sources.cast import Cast
 from turnwise.sources.played import Played
 from turnwise.sources.player import Player
+from turnwise.sources.rollout_metrics import read_rollout
 
 START, LEARNED = 0.64, 0.66
 """Held-out success: at most so much before, at least so much after."""

@@ -11,7 +11,7 @@ from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known
 from turnwise.ops.filters import errored, zero_variance
 from turnwise.ops.filters import overlong as overlong_filter
 from turnwise.ops.rewards import overlong, token_kl
-from turnwise.rollout.rollout_metrics import read_rollout
+from turnwise.sources.rollout_metrics import read_rollout
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
 

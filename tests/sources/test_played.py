@@ -12,11 +12,11 @@ from turnwise.algorithm import apply_filters, explain, preset
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.packing import pack
-from turnwise.rollout.rollout_metrics import read_rollout
 from turnwise.sources.cast import Cast
 from turnwise.sources.cursor import is_own
 from turnwise.sources.making import make_source
 from turnwise.sources.player import Player
+from turnwise.sources.rollout_metrics import read_rollout
 from turnwise.sources.source import Source
 
 GROUPS = {"algorithm": {"preset": "dapo", "sampling": {"size": 4, "refill": 3}}, "rollout": {"episodes": 16}}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from turnwise.tools import Tool, ToolResult
 from turnwise.tools.calculator import calculator
 from turnwise.tools.python import python_tool
-from turnwise.tools.sandbox import Limits
+from turnwise.tools.sandbox import SandboxLimits
 from turnwise.tools.search import search_tool
 
 
@@ -145,9 +145,9 @@ class TestPython:
         assert result.text.endswith("ZeroDivisionError: division by zero")
 
     def test_the_reason_for_a_stop_is_told(self):
-        slow = call(python_tool(Limits(wall_seconds=0.3)), "while True: pass")
+        slow = call(python_tool(SandboxLimits(wall_seconds=0.3)), "while True: pass")
         assert slow == ToolResult(text="stopped: not finished after 0.3 seconds", ok=False)
-        loud = call(python_tool(Limits(output_bytes=10)), "while True: print('x')")
+        loud = call(python_tool(SandboxLimits(output_bytes=10)), "while True: print('x')")
         assert loud == ToolResult(text="x\nx\nx\nx\nx\nstopped: more than 10 bytes of output", ok=False)
         killed = call(python_tool(), "import os; os.kill(os.getpid(), 9)")
         assert killed.text.startswith("stopped with exit code 137")

@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 
 from turnwise.tools.python import python_tool
-from turnwise.tools.sandbox import Execution, Limits, check_sandbox, run_python, run_python_sync
+from turnwise.tools.sandbox import Execution, SandboxLimits, check_sandbox, run_python, run_python_sync
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
 
-def run(code: str, limits: Limits | None = None) -> Execution:
+def run(code: str, limits: SandboxLimits | None = None) -> Execution:
     return run_python_sync(textwrap.dedent(code), limits)
 
 
@@ -186,7 +186,7 @@ def test_two_runs_at_once_do_not_share_the_process_limit():
 
 def test_a_fork_bomb_is_gone_after_its_deadline():
     # The namespace's first process shows its limits in its command line: a number of our own finds it again.
-    limits = Limits(wall_seconds=0.7, file_bytes=10**6 + secrets.randbelow(10**6))
+    limits = SandboxLimits(wall_seconds=0.7, file_bytes=10**6 + secrets.randbelow(10**6))
     begin = time.perf_counter()
     execution = run(
         """
@@ -213,32 +213,32 @@ def test_a_memory_bomb_gets_a_memory_error(code: str):
 
 
 def test_the_temp_folder_and_its_files_have_a_size_limit():
-    full = run("for i in range(9): open(f'/tmp/{i}', 'wb').write(bytes(2**21))", Limits(temp_bytes=2**23))
+    full = run("for i in range(9): open(f'/tmp/{i}', 'wb').write(bytes(2**21))", SandboxLimits(temp_bytes=2**23))
     assert "No space left on device" in full.stderr
-    large = run("open('/tmp/x', 'wb').write(bytes(2**21))", Limits(file_bytes=2**20))
+    large = run("open('/tmp/x', 'wb').write(bytes(2**21))", SandboxLimits(file_bytes=2**20))
     assert "File too large" in large.stderr
 
 
 def test_endless_output_is_cut_and_the_program_ended():
-    execution = run("while True: print('x' * 999)", Limits(output_bytes=5000))
+    execution = run("while True: print('x' * 999)", SandboxLimits(output_bytes=5000))
     assert (len(execution.stdout), execution.output_full, execution.timed_out) == (5000, True, False)
-    assert run("import sys\nwhile True: sys.stderr.write('x')", Limits(output_bytes=5000)).output_full
+    assert run("import sys\nwhile True: sys.stderr.write('x')", SandboxLimits(output_bytes=5000)).output_full
 
 
 def test_output_of_exactly_the_limit_is_whole():
-    execution = run("print('x' * 4999)", Limits(output_bytes=5000))
+    execution = run("print('x' * 4999)", SandboxLimits(output_bytes=5000))
     assert (len(execution.stdout), execution.output_full, execution.exit_code) == (5000, False, 0)
 
 
 def test_a_sleeper_is_ended_at_its_deadline_and_its_output_kept():
     begin = time.perf_counter()
-    execution = run("import time\nprint('early', flush=True)\ntime.sleep(60)", Limits(wall_seconds=3.0))
+    execution = run("import time\nprint('early', flush=True)\ntime.sleep(60)", SandboxLimits(wall_seconds=3.0))
     assert 3 <= time.perf_counter() - begin < 20
     assert (execution.stdout, execution.timed_out, execution.exit_code) == ("early\n", True, None)
 
 
 def test_a_busy_loop_is_ended_by_its_processor_time():
-    execution = run("while True: pass", Limits(cpu_seconds=1, wall_seconds=20))
+    execution = run("while True: pass", SandboxLimits(cpu_seconds=1, wall_seconds=20))
     assert (execution.timed_out, execution.exit_code) == (False, 128 + 9)
 
 
@@ -264,7 +264,7 @@ def test_no_process_is_left_behind(ending: str):
             time.sleep(0.01)
         {ending}
         """,
-        Limits(wall_seconds=2.5),
+        SandboxLimits(wall_seconds=2.5),
     )
     assert execution.stdout == "started\n"
     time.sleep(0.05)
@@ -374,7 +374,7 @@ def test_whatever_a_program_makes_in_its_temp_folder_is_counted(make: str):
         except OSError as error:
             print(count, error.strerror)
         """,
-        Limits(temp_files=100),
+        SandboxLimits(temp_files=100),
     )
     # One is the folder itself, another the first file.
     assert execution.stdout == "98 No space left on device\n"
@@ -446,9 +446,9 @@ def test_an_ordinary_user_gets_the_same_sandbox_as_root():
     if os.geteuid() != 0:
         pytest.skip("needs root, who alone can become another user; everybody else runs this whole file as one")
     program = (
-        "from turnwise.tools.sandbox import Limits, run_python_sync\n"
+        "from turnwise.tools.sandbox import SandboxLimits, run_python_sync\n"
         'code = \'import os; print(os.getuid(), os.statvfs("/tmp").f_files, os.listdir("/tmp"))\'\n'
-        "print(run_python_sync(code, Limits(temp_files=300)))"
+        "print(run_python_sync(code, SandboxLimits(temp_files=300)))"
     )
     as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", sys.executable]
     if subprocess.run([*as_nobody, "-c", "import turnwise"], capture_output=True, cwd="/").returncode != 0:
@@ -484,4 +484,4 @@ def test_a_machine_that_forbids_namespaces_is_refused_with_the_reason(tmp_path: 
 
 def test_limits_must_be_positive():
     with pytest.raises(ValueError, match="wall_seconds must be above zero"):
-        Limits(wall_seconds=0)
+        SandboxLimits(wall_seconds=0)

@@ -20,14 +20,14 @@ from pathlib import Path
 from tests.tools.test_sandbox import host_commands
 from tests.torture.hostile_programs import PRELUDE, PROGRAMS
 from tests.torture.tally import Tally, shortened
-from turnwise.tools.sandbox import Execution, Limits, check_sandbox, run_python_sync
+from turnwise.tools.sandbox import Execution, SandboxLimits, check_sandbox, run_python_sync
 
 COUNT = len(PROGRAMS)
 _WALL, _SLACK = 4.0, 40.0
 """Seconds that a program may run, and that a busy machine may take to start it and to clear up."""
 _GONE_WITHIN = 5.0
 
-Run = Callable[[str, Limits], Execution]
+Run = Callable[[str, SandboxLimits], Execution]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def campaign(
             secret = secrets.token_hex(16)
             canary.write_text(secret)
             world = World(canary=canary, secret=secret, listener=listener)
-            limits = Limits(wall_seconds=_WALL, cpu_seconds=3, file_bytes=10**6 + secrets.randbelow(10**6))
+            limits = SandboxLimits(wall_seconds=_WALL, cpu_seconds=3, file_bytes=10**6 + secrets.randbelow(10**6))
             started = time.monotonic()
             execution = run(world.fill(programs[name]), limits)
             if wrong := _fault(execution, world, limits, time.monotonic() - started):
@@ -97,7 +97,7 @@ def _how(execution: Execution) -> str:
     return "ended by itself" if execution.ok else "ended with an error"
 
 
-def _fault(execution: Execution, world: World, limits: Limits, seconds: float) -> str:
+def _fault(execution: Execution, world: World, limits: SandboxLimits, seconds: float) -> str:
     """Whether a program got out, in words; empty when it did not."""
     output = execution.stdout + execution.stderr
     if "ESCAPED" in execution.stdout or world.secret in output:

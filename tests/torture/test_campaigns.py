@@ -21,7 +21,7 @@ from turnwise.envs import Env
 from turnwise.envs.process import EnvSource
 from turnwise.policy.rendering import Renderer
 from turnwise.report import write_report
-from turnwise.tools.sandbox import Execution, Limits
+from turnwise.tools.sandbox import Execution, SandboxLimits
 
 FAST = [
     EnvSource(env=name) for name in ("game/hangman-easy", "game/guess-number-hard", "lookup/2hop", "math/arithmetic")
@@ -133,7 +133,7 @@ def test_hostile_programs_are_confined() -> None:
     assert (tally.attempts, tally.failures) == (4, [])
 
 
-def _unconfined(code: str, limits: Limits) -> Execution:
+def _unconfined(code: str, limits: SandboxLimits) -> Execution:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     return Execution(
         stdout=done.stdout, stderr=done.stderr, exit_code=done.returncode, timed_out=False, output_full=False

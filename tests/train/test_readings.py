@@ -2,7 +2,7 @@
 
 import pytest
 
-from turnwise.rollout.rollout_metrics import find_errors, read_rollout
+from turnwise.sources.rollout_metrics import find_errors, read_rollout
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
 

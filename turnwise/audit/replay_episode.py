@@ -20,7 +20,7 @@ _CUT_BY_AGENT = (StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moment:
+class ReplayedMoment:
     """What the environment said at one moment of an episode, then and now; None where there was no such moment."""
 
     seat: str
@@ -47,7 +47,7 @@ class ReplayedEpisode:
     """An episode that was played again."""
 
     id: str
-    moments: list[Moment]
+    moments: list[ReplayedMoment]
     deterministic: bool
     """Whether two fresh environments answered alike; only asked when one answered other than was recorded."""
 
@@ -122,20 +122,20 @@ def _recorded_action(trajectory: Trajectory, view: View) -> Action:
     return Action(text=turn.action, stop=cut if is_last and not turn.env_seconds else None)
 
 
-def _compare(recorded: Mapping[str, Trajectory], replayed: Mapping[str, Trajectory]) -> list[Moment]:
-    moments: list[Moment] = []
+def _compare(recorded: Mapping[str, Trajectory], replayed: Mapping[str, Trajectory]) -> list[ReplayedMoment]:
+    moments: list[ReplayedMoment] = []
     for seat, then in recorded.items():
         now = replayed.get(seat)
         pairs = zip_longest(then.turns, now.turns if now is not None else [])
         moments += [_turn(seat, place, *pair) for place, pair in enumerate(pairs)]
         ends = (then.final_observation, then.stop.value), now and (now.final_observation, now.stop.value)
-        moments.append(Moment(seat=seat, place="end", action="", recorded=ends[0], replayed=ends[1]))
+        moments.append(ReplayedMoment(seat=seat, place="end", action="", recorded=ends[0], replayed=ends[1]))
     return moments
 
 
-def _turn(seat: str, place: int, then: Turn | None, now: Turn | None) -> Moment:
+def _turn(seat: str, place: int, then: Turn | None, now: Turn | None) -> ReplayedMoment:
     said = then or now
-    return Moment(
+    return ReplayedMoment(
         seat=seat,
         place=f"turn {place}",
         action=said.action if said is not None else "",

@@ -178,6 +178,7 @@ def make_nano_command(
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1.")] = "cpu",
     minutes: Annotated[float, typer.Option(min=0.0, help="Time for training; the schedule shrinks to fit.")] = math.inf,
     stage: Annotated[list[str] | None, typer.Option(help="Only this stage; repeatable: data, train, evaluate.")] = None,
+    processes: Annotated[int, typer.Option(min=1, help="Processes that make data.")] = 1,
 ) -> None:
     """Make the nano model from scratch: a tiny model that can already search."""
     from turnwise.nano import make, train
@@ -185,5 +186,5 @@ def make_nano_command(
     with one_message():
         if unknown := set(stage or ()) - set(make.STAGES):
             raise ValueError(f"unknown stage {min(unknown)!r}; choose from {', '.join(make.STAGES)}")
-        settings, stages = train.Settings(minutes=minutes), tuple(stage or make.STAGES)
-        make.make_nano(output, seed=seed, device=device, settings=settings, stages=stages)
+        settings, stages = train.NanoSettings(minutes=minutes), tuple(stage or make.STAGES)
+        make.make_nano(output, seed=seed, device=device, settings=settings, stages=stages, processes=processes)

@@ -14,7 +14,7 @@ from turnwise.cli.common import bare_table, console, one_message, parse_settings
 from turnwise.words import counted
 
 if TYPE_CHECKING:
-    from turnwise.reproduce.verdict import Finding
+    from turnwise.reproduce.verdict import Judgement
 
 _COLOURS = {"pass": "green", "fail": "bold red", "not decided": "yellow"}
 
@@ -69,7 +69,7 @@ def reproduce(
     raise typer.Exit(1 if faults else 0)
 
 
-def _table(findings: list[Finding]) -> Table:
+def _table(findings: list[Judgement]) -> Table:
     table = bare_table("criterion", "verdict", "numbers")
     for finding in findings:
         table.add_row(finding.name, Text(finding.outcome, _COLOURS[finding.outcome]), finding.text)

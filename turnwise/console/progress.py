@@ -13,8 +13,8 @@ RECENT = 20
 
 
 @dataclass(kw_only=True)
-class Progress:
-    """The steps and evaluations of one run: `Progress(steps=100)`, then `add(row)` after every step."""
+class RunProgress:
+    """The steps and evaluations of one run: `RunProgress(steps=100)`, then `add(row)` after every step."""
 
     steps: int
     imitates: bool = False

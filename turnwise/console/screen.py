@@ -17,7 +17,7 @@ from rich.text import Text
 
 from turnwise.console import views
 from turnwise.console.chart import draw_curve
-from turnwise.console.progress import Progress, step_of
+from turnwise.console.progress import RunProgress, step_of
 from turnwise.console.samples import episode_text
 from turnwise.guard.guard import Incident
 from turnwise.recipe.schema import Recipe
@@ -51,7 +51,7 @@ class RunConsole:
         self.form, self._out, self._clock = form, out, clock
         self._recipe: Recipe | None = None
         self._folder = Path()
-        self._policies = {"": Progress(steps=0)}
+        self._policies = {"": RunProgress(steps=0)}
         """How far each policy has come, by name; one that learns alone needs none."""
         self._phase, self._guard = "starting", ""
         self._spinner, self._live = Spinner("dots"), None
@@ -74,7 +74,7 @@ class RunConsole:
         )
         trained = trained_policies(recipe)
         self._policies = {
-            policy: Progress(
+            policy: RunProgress(
                 steps=recipe.train.steps,
                 imitates=recipe.stage == "imitation",
                 rows=[row_of(row, policy) if policy else row for row in rows],
@@ -152,11 +152,11 @@ class RunConsole:
         self._print(views.next_steps(self._recipe, self._folder, self._progress, briefly=briefly), whole=True)
 
     @property
-    def _progress(self) -> Progress:
+    def _progress(self) -> RunProgress:
         """That of the first policy: all take the same steps and play the same episodes."""
         return next(iter(self._policies.values()))
 
-    def _show_course(self, policy: str, progress: Progress) -> None:
+    def _show_course(self, policy: str, progress: RunProgress) -> None:
         """The curve, and the first evaluation next to the last."""
         if curve := draw_curve(progress.success, width=self._out.width):
             self._print(Text("\n".join(["", views.named("success", policy), *curve]), "green"))

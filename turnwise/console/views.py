@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from turnwise.algorithm import PRESETS
-from turnwise.console.progress import Progress, lost_in, step_of
+from turnwise.console.progress import RunProgress, lost_in, step_of
 from turnwise.guard.guard import Incident
 from turnwise.recipe.schema import Recipe
 from turnwise.runs.rows import Row, number
@@ -62,7 +62,7 @@ IMITATED = (
 """For a step that learned from demonstrations: nothing was played."""
 
 
-def measures_of(progress: Progress) -> list[Measure]:
+def measures_of(progress: RunProgress) -> list[Measure]:
     """The measures of this run: the same in every row, so that rows stay aligned."""
     measures = IMITATED if progress.imitates else PLAYED
     return [measure for measure in measures if any(measure.metric in row for row in progress.rows)]
@@ -73,7 +73,7 @@ def named(text: str, policy: str) -> str:
     return f"{printable(policy)}  {text}" if policy else text
 
 
-def step_table(progress: Progress, *, width: int, policy: str = "") -> Table:
+def step_table(progress: RunProgress, *, width: int, policy: str = "") -> Table:
     """The last steps and the best one, with as many measures as the width allows."""
     rows, best = progress.rows[-SHOWN:], progress.best
     measures = measures_of(progress)
@@ -108,7 +108,7 @@ def _add(table: Table, measures: Sequence[Measure], row: Row, name: str, style: 
     table.add_row(*map(Text, cells), style=style)
 
 
-def step_line(progress: Progress, guard: str, *, width: int | None = None, policy: str = "") -> Text:
+def step_line(progress: RunProgress, guard: str, *, width: int | None = None, policy: str = "") -> Text:
     """The last step in one line, with a fixed place for every number; a narrow screen shows fewer."""
     row, digits = progress.rows[-1], len(str(progress.steps))
     first = named(f"step {progress.step:>{digits}}/{progress.steps}", policy)
@@ -119,7 +119,7 @@ def step_line(progress: Progress, guard: str, *, width: int | None = None, polic
     return Text("  ".join([first, *parts[: _fitting((len(part) + 2 for part in parts), room)], last]))
 
 
-def status_line(progress: Progress, phase: str, guard: str) -> Text:
+def status_line(progress: RunProgress, phase: str, guard: str) -> Text:
     """What happens now, below the table."""
     text = Text(f"{printable(phase)} · step {min(progress.step + 1, progress.steps)} of {progress.steps}")
     text.append(f" · {duration(progress.seconds_left)} left")
@@ -202,7 +202,7 @@ def outcome_line(evaluations: Sequence[Row], *, policy: str = "") -> Text:
     return Text(named(said, policy))
 
 
-def next_steps(recipe: Recipe, folder: Path, progress: Progress, *, briefly: bool = False) -> Text:
+def next_steps(recipe: Recipe, folder: Path, progress: RunProgress, *, briefly: bool = False) -> Text:
     """Commands to continue with; in brief form only the run's folder and how to resume an unfinished run."""
     # The imitation stage is inside the run's own folder, and it is the run that is resumed.
     owner = folder.parent if (folder.parent / "meta.json").is_file() else folder

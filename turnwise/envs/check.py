@@ -1,6 +1,6 @@
 """The env doctor: plays an environment in many ways and reports what would spoil a training run.
 
-`check_env("game/hanoi-easy")` returns a Report; the command is `turnwise check-env game/hanoi-easy`.
+`check_env("game/hanoi-easy")` returns a Diagnosis; the command is `turnwise check-env game/hanoi-easy`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Diagnosis:
     """All findings about one environment. Notes are informative; only defects make it unfit."""
 
     env: str
@@ -70,7 +70,7 @@ def check_env(
     deadline: float = 10.0,
     seconds: float | None = None,
     progress: Callable[[str], None] | None = None,
-) -> Report:
+) -> Diagnosis:
     """Check an environment on `seeds` seeds; no reset or step may take longer than `deadline` seconds.
 
     `seconds` limits the check itself: a slow environment is played less, and a note says so. `progress`
@@ -92,7 +92,7 @@ async def _examine(
     deadline: float,
     seconds: float | None,
     progress: Callable[[str], None] | None,
-) -> Report:
+) -> Diagnosis:
     # Always in a thread, whatever the environment asks for: a hang must not stop the doctor, and changes to the
     # global generators of this process must be visible.
     workers = Workers(execution="thread")
@@ -116,7 +116,7 @@ async def _examine(
             break  # nothing else can be learned from an environment that cannot be played
     if patient.hurried:
         findings.append(Finding(check="time", verdict="note", text=_hurry(patient, seconds, findings)))
-    return Report(env=source.name, findings=findings)
+    return Diagnosis(env=source.name, findings=findings)
 
 
 def _hurry(patient: Patient, seconds: float | None, findings: list[Finding]) -> str:

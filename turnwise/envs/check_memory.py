@@ -16,7 +16,7 @@ from typing import Any
 from turnwise import __version__
 from turnwise.cache import cache_folder
 from turnwise.envs.base import Env
-from turnwise.envs.check import Report
+from turnwise.envs.check import Diagnosis
 from turnwise.envs.registry import find
 from turnwise.envs.wrappers.named import Choice, find_wrapper
 
@@ -27,7 +27,7 @@ def was_sound(env_id: str, kwargs: Mapping[str, Any], wrappers: Sequence[Choice]
     return file is not None and file.is_file()
 
 
-def remember(report: Report, kwargs: Mapping[str, Any], wrappers: Sequence[Choice] = ()) -> None:
+def remember(report: Diagnosis, kwargs: Mapping[str, Any], wrappers: Sequence[Choice] = ()) -> None:
     """Remember a report without defects; a cache that cannot be written must not stop the run."""
     file = _file(report.env, kwargs, wrappers)
     if file is None or not report.ok:

@@ -16,8 +16,8 @@ from turnwise.envs.process import EnvSource
 from turnwise.evaluate.statistics import mean_interval, pass_at_k, wilson_interval
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec, tries
-from turnwise.rollout.rollout_metrics import find_errors
 from turnwise.rollout.scheduler import at_seats
+from turnwise.sources.rollout_metrics import find_errors
 from turnwise.sources.seeds import HELD_OUT
 from turnwise.types import Group, Trajectory
 from turnwise.words import counted

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from random import Random
 
 from turnwise.envs.search.env import SearchEnv
-from turnwise.envs.search.protocol import LAST_TURN, Action
+from turnwise.envs.search.protocol import LAST_TURN, SearchAction
 from turnwise.nano.worlds import size
 
 CARELESS, GIVES_UP, ASTRAY, MISREADS, DOUBTS, SKIPS = 0.03, 0.08, 0.1, 0.15, 0.1, 0.3
@@ -73,9 +73,9 @@ class Demonstrator:
             return self._malformed()
         place, value = self._look_for()
         if LAST_TURN in observation or self.rng.random() < (1 - DOUBTS if value else GIVES_UP):
-            return str(Action(kind="answer", text=self._answer(place, value)))
+            return str(SearchAction(kind="answer", text=self._answer(place, value)))
         target = self.rng.choice(self._seen()) if self.rng.random() < ASTRAY else place
-        return str(Action(kind="search", text=self._word(target)))
+        return str(SearchAction(kind="search", text=self._word(target)))
 
     def _read(self, observation: str) -> None:
         for line in re.sub(r"</?information>", "", observation).splitlines():

@@ -38,7 +38,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Scorecard:
     """Shares over all episodes; `by_fact` is (successes, episodes) for each kind of fact asked for."""
 
     episodes: int
@@ -64,7 +64,7 @@ def evaluate(
     seeds: Sequence[int],
     temperature: float,
     seed: int = 0,
-) -> Report:
+) -> Scorecard:
     """Play one episode for each environment seed; temperature 0 is greedy."""
     attempts = [_begin(make_env(), env_seed, tokenizer) for env_seed in seeds]
     generator = torch.Generator(model.device).manual_seed(seed)
@@ -123,14 +123,14 @@ def _finish_turn(attempt: Attempt, tokenizer: PreTrainedTokenizerFast) -> None:
     attempt.unread = _observed(observation, tokenizer)
 
 
-def _report(attempts: Sequence[Attempt]) -> Report:
+def _report(attempts: Sequence[Attempt]) -> Scorecard:
     turns = sum(attempt.turns for attempt in attempts)
     rights, tries = defaultdict[str, int](int), Counter[str]()
     for attempt in attempts:
         fact = attempt.task_id.split("/")[1]
         rights[fact] += attempt.success
         tries[fact] += 1
-    return Report(
+    return Scorecard(
         episodes=len(attempts),
         success=sum(rights.values()) / len(attempts),
         valid=sum(attempt.valid_turns for attempt in attempts) / turns,

@@ -45,7 +45,7 @@ def load_rows(folder: Path) -> Packed:
     """The rows that `Packed.save` wrote to a folder."""
     path = folder / DATA_FILE
     if not path.exists():
-        raise ValueError(f"no {DATA_FILE} in {folder}; make it first: python -m turnwise.nano --stage data")
+        raise ValueError(f"no {DATA_FILE} in {folder}; make it first: turnwise make-nano --stage data")
     with np.load(path) as file:
         ids = file["ids"]
         starts = np.unpackbits(file["starts"], axis=1, count=ids.shape[1]).astype(bool)

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from transformers import LlamaForCausalLM
 
-from turnwise.nano.model import Shape
+from turnwise.nano.model import NanoShape
 from turnwise.nano.tokenizer import load_tokenizer
-from turnwise.nano.train import Settings, train
+from turnwise.nano.train import NanoSettings, train
 
 STAGES = ("data", "train", "evaluate")
 WORLDS = 1_000
@@ -22,8 +22,8 @@ def make_nano(
     *,
     seed: int = 0,
     device: str = "cpu",
-    settings: Settings | None = None,
-    shape: Shape | None = None,
+    settings: NanoSettings | None = None,
+    shape: NanoShape | None = None,
     worlds: int = WORLDS,
     processes: int = 1,
     episodes: int = 512,
@@ -39,7 +39,7 @@ def make_nano(
     if "data" in stages:
         make_data(folder, seed=seed, worlds=worlds, processes=processes)
     if "train" in stages:
-        train(folder, seed=seed, device=device, settings=settings or Settings(), shape=shape or Shape())
+        train(folder, seed=seed, device=device, settings=settings or NanoSettings(), shape=shape or NanoShape())
     if "evaluate" in stages:
         print_evaluation(folder, device=device, episodes=episodes)
 

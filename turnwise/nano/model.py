@@ -27,7 +27,7 @@ _FAST = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class NanoShape:
     """Sizes of the model; the defaults give 3.7 million parameters (7.3 MB in bf16).
 
     Reading takes a chain of about three attention steps (previous token, find the document, find the field), so four
@@ -41,7 +41,7 @@ class Shape:
     context: int = 512
 
 
-def build_model(shape: Shape, *, seed: int) -> LlamaForCausalLM:
+def build_model(shape: NanoShape, *, seed: int) -> LlamaForCausalLM:
     """A model with random weights that depend only on the seed."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,

@@ -7,7 +7,7 @@ from random import Random
 
 from turnwise.envs.search.env import SearchEnv
 from turnwise.envs.search.geo import ASKS, PLACES, Problem
-from turnwise.envs.search.task import Task
+from turnwise.envs.search.task import SearchTask
 from turnwise.nano.worlds import MadeUpWorld, size
 
 
@@ -84,10 +84,12 @@ def ask(problem: Problem, rng: Random) -> str:
 def make_env(world: MadeUpWorld, hops: int) -> SearchEnv:
     """The real search environment over a made-up world."""
 
-    def draw(rng: Random) -> Task:
+    def draw(rng: Random) -> SearchTask:
         problem = draw_problem(world, hops, rng)
         name = f"made-up-{hops}hop/{problem.fact}/{problem.place}/-/{'+'.join(problem.names)}"
         question, answers = ask(problem, rng), (problem.answer,)
-        return Task(question=question, answers=answers, id=name, hops=hops, split="train", queries=problem.queries)
+        return SearchTask(
+            question=question, answers=answers, id=name, hops=hops, split="train", queries=problem.queries
+        )
 
     return SearchEnv(draw=draw, retriever=world.retriever, max_searches=hops + 1)

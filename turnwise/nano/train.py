@@ -18,7 +18,7 @@ from transformers import LlamaForCausalLM
 
 from turnwise.nano.fixed_rows import Packed, load_rows
 from turnwise.nano.mixtures import Batch, copying_batches, mixed_batches
-from turnwise.nano.model import Shape, build_model
+from turnwise.nano.model import NanoShape, build_model
 
 _PRINT_SECONDS = 5.0
 _IGNORED = -100
@@ -27,7 +27,7 @@ _LAST_RATE = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class NanoSettings:
     """How long and how fast to train; the defaults are for one large GPU."""
 
     copy_steps: int = 6_000
@@ -42,12 +42,12 @@ class Settings:
     """The schedule is shortened to fit; a run that fits anyway depends only on the seed."""
 
 
-def train(folder: Path, *, seed: int, device: str, settings: Settings, shape: Shape) -> LlamaForCausalLM:
+def train(folder: Path, *, seed: int, device: str, settings: NanoSettings, shape: NanoShape) -> LlamaForCausalLM:
     """Train on the folder's rows and save the model next to them, in bf16."""
     rows = load_rows(folder)
     model = build_model(shape, seed=seed)
     nn.Module.to(model, device)
-    learner = Learner(model, settings)
+    learner = NanoLearner(model, settings)
     clock = Clock(minutes=settings.minutes)
     learn_copying(learner, clock, seed=seed, device=device)
     learn_mixture(learner, rows, clock, seed=seed, device=device)
@@ -81,10 +81,10 @@ class Clock:
         return due
 
 
-class Learner:
+class NanoLearner:
     """The model, its optimiser, and running metrics that stay on the device until they are printed."""
 
-    def __init__(self, model: LlamaForCausalLM, settings: Settings) -> None:
+    def __init__(self, model: LlamaForCausalLM, settings: NanoSettings) -> None:
         self.model, self.settings = model, settings
         fused = model.device.type == "cuda"
         self.optimizer = torch.optim.AdamW(_groups(model, settings.weight_decay), betas=(0.9, 0.95), fused=fused)
@@ -128,7 +128,7 @@ def forward(model: LlamaForCausalLM, ids: Tensor, starts: Tensor) -> Tensor:
     return model(input_ids=ids, position_ids=positions, attention_mask=visible, use_cache=False).logits
 
 
-def learn_copying(learner: Learner, clock: Clock, *, seed: int, device: str) -> None:
+def learn_copying(learner: NanoLearner, clock: Clock, *, seed: int, device: str) -> None:
     """Train on copying data until enough is copied, at a constant rate."""
     settings = learner.settings
     for batch in copying_batches(settings.batch_tokens, seed=seed, device=device):
@@ -142,7 +142,7 @@ def learn_copying(learner: Learner, clock: Clock, *, seed: int, device: str) -> 
     print(f"{clock.seconds:6.1f} s  copying ends: {learner}", flush=True)
 
 
-def learn_mixture(learner: Learner, rows: Packed, clock: Clock, *, seed: int, device: str) -> None:
+def learn_mixture(learner: NanoLearner, rows: Packed, clock: Clock, *, seed: int, device: str) -> None:
     """Train on the mixture while the rate follows a cosine."""
     settings, used_before = learner.settings, clock.used
     batches = mixed_batches(rows, settings.batch_tokens, seed=seed, device=device)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.recipe.layers import join, read_layers
-from turnwise.reproduce.claim import Claim, Scale
+from turnwise.reproduce.claim import Claim, StudyScale
 from turnwise.runs.disk import write_whole
 
 _SETTINGS = "settings.json"
 
 
-def adapted(claim: Claim, scale: Scale, settings: Mapping[str, Any]) -> Scale:
+def adapted(claim: Claim, scale: StudyScale, settings: Mapping[str, Any]) -> StudyScale:
     """The scale with the settings on top, such as another environment; ValueError for what is not the user's to set."""
     own = join(read_layers(None, settings))
     for key in _keys(own):
@@ -34,13 +34,13 @@ def _keys(settings: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _reason(key: str, claim: Claim, scale: Scale) -> str | None:
+def _reason(key: str, claim: Claim, scale: StudyScale) -> str | None:
     """Why a key is not the user's to set; None when it is."""
     refused = _refused(claim, scale)
     return refused.get(key) or refused.get(key.partition(".")[0])
 
 
-def _refused(claim: Claim, scale: Scale) -> dict[str, str]:
+def _refused(claim: Claim, scale: StudyScale) -> dict[str, str]:
     """Keys and whole sections that the study sets itself, with the reason."""
     reason = "it is what the study varies"
     varied = {"algorithm": reason, "seed": reason, "train.learning_rate": reason}

@@ -79,7 +79,7 @@ class Thresholds(_Section):
     """Differences below this do not matter."""
 
 
-class Scale(_Section):
+class StudyScale(_Section):
     """The study at one scale."""
 
     recipe: str
@@ -111,7 +111,7 @@ class Claim(_Section):
     """Of a claim that a method holds where a baseline collapses, over learning rates."""
     criteria: list[Criterion] = []
     """Of any other claim: each a bound on how runs end."""
-    scales: dict[str, Scale]
+    scales: dict[str, StudyScale]
 
     @model_validator(mode="after")
     def _names_exist(self) -> Claim:
@@ -133,7 +133,7 @@ class Claim(_Section):
             raise ValueError("controls are held against the method of the thresholds; give those, or write criteria")
         return self
 
-    def scale(self, name: str) -> Scale:
+    def scale(self, name: str) -> StudyScale:
         """One of its scales; ValueError names the others."""
         if name not in self.scales:
             raise ValueError(f"there is no scale {name!r} in {self.folder / _FILE}; it has {', '.join(self.scales)}")

@@ -6,18 +6,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from turnwise.reproduce.claim import Claim, Scale
+from turnwise.reproduce.claim import Claim, StudyScale
 from turnwise.reproduce.criteria import COLUMNS, Metric
 from turnwise.reproduce.figure import Point, draw_rates
 from turnwise.reproduce.plan import Cell, block_cells, study_runs
 from turnwise.reproduce.table import Row, Table, final_interval
-from turnwise.reproduce.verdict import Finding, judge, overall, usable_bar
+from turnwise.reproduce.verdict import Judgement, judge, overall, usable_bar
 from turnwise.runs.disk import write_whole
 
 VERDICT, FIGURE = "verdict.md", "rates.svg"
 
 
-def conclude(claim: Claim, scale: Scale, rows: Sequence[Row], output: Path) -> list[Finding]:
+def conclude(claim: Claim, scale: StudyScale, rows: Sequence[Row], output: Path) -> list[Judgement]:
     """Write verdict and figure into the study's folder; returns the findings."""
     table, findings = Table(rows), judge(claim, scale, rows)
     write_whole(output / VERDICT, "\n".join(_lines(claim, scale, table, findings)).encode() + b"\n")
@@ -31,14 +31,14 @@ def conclude(claim: Claim, scale: Scale, rows: Sequence[Row], output: Path) -> l
     return findings
 
 
-def verdict_of(findings: Sequence[Finding]) -> str:
+def verdict_of(findings: Sequence[Judgement]) -> str:
     """One word, or one for each part of the claim: `A pass, B not decided`."""
     parts = dict.fromkeys(finding.part for finding in findings if finding.decides)
     verdicts = [(part, overall([finding for finding in findings if finding.part == part])) for part in parts]
     return ", ".join(f"{part} {outcome}".strip() for part, outcome in verdicts)
 
 
-def _lines(claim: Claim, scale: Scale, table: Table, findings: Sequence[Finding]) -> Iterator[str]:
+def _lines(claim: Claim, scale: StudyScale, table: Table, findings: Sequence[Judgement]) -> Iterator[str]:
     yield f"# {claim.paper}: {verdict_of(findings)}\n"
     yield f"{claim.text.strip()}\n"
     planned = study_runs(scale)
@@ -104,7 +104,7 @@ def _median(runs: Sequence[Row], name: str) -> str:
     return f"{median(values):.2f}" if values else ""
 
 
-def _points(scale: Scale, table: Table, arm: str) -> list[Point]:
+def _points(scale: StudyScale, table: Table, arm: str) -> list[Point]:
     points: list[Point] = []
     for rate in table.curve(scale, arm):
         found = final_interval(table, Cell(arm=arm, rate=rate, updates=scale.updates))

@@ -12,7 +12,7 @@ from typing import Any
 from turnwise.recipe.layers import join, read_layers
 from turnwise.recipe.loading import load_recipe
 from turnwise.recipe.schema import Recipe
-from turnwise.reproduce.claim import Cells, Claim, Scale
+from turnwise.reproduce.claim import Cells, Claim, StudyScale
 from turnwise.runs.journal import read_journal
 
 FACTORS = "factors.json"
@@ -52,12 +52,12 @@ class StudyRun:
         return output / "runs" / self.cell.folder / f"seed-{self.seed}"
 
 
-def stress_cell(scale: Scale, arm: str) -> Cell:
+def stress_cell(scale: StudyScale, arm: str) -> Cell:
     """The arm's place in the stress test."""
     return Cell(arm=arm, rate=scale.rate, updates=scale.updates)
 
 
-def block_cells(scale: Scale, block: Cells) -> Iterator[Cell]:
+def block_cells(scale: StudyScale, block: Cells) -> Iterator[Cell]:
     """The cells of a block, the arms of one setting side by side."""
     for lag in block.lags:
         for updates in block.updates or [scale.updates]:
@@ -66,7 +66,7 @@ def block_cells(scale: Scale, block: Cells) -> Iterator[Cell]:
                     yield Cell(arm=arm, rate=rate, updates=updates, lag=lag)
 
 
-def study_runs(scale: Scale) -> list[StudyRun]:
+def study_runs(scale: StudyScale) -> list[StudyRun]:
     """All runs without repetition, by block, a seed of every cell before the next seed."""
     found: dict[StudyRun, None] = {}
     for block in scale.blocks.values():
@@ -86,7 +86,7 @@ def source_run(claim: Claim, run: StudyRun) -> StudyRun | None:
     return StudyRun(cell=cell, seed=run.seed)
 
 
-def run_recipe(claim: Claim, scale: Scale, run: StudyRun, *, model: str, output: Path) -> Recipe:
+def run_recipe(claim: Claim, scale: StudyScale, run: StudyRun, *, model: str, output: Path) -> Recipe:
     """The run's recipe; `model` is its start. What it takes from another run must be there."""
     choice, cell = claim.arms[run.cell.arm], run.cell
     algorithm = {**choice.settings.get("algorithm", {}), **_passes(scale, cell, choice.epoch_share)}
@@ -109,7 +109,7 @@ def run_recipe(claim: Claim, scale: Scale, run: StudyRun, *, model: str, output:
     return _load(claim, scale, overrides)
 
 
-def start_recipe(claim: Claim, scale: Scale, seed: int, *, chats: Path) -> Recipe:
+def start_recipe(claim: Claim, scale: StudyScale, seed: int, *, chats: Path) -> Recipe:
     """The recipe of a seed's imitation."""
     # Its curve is of no interest, and it has many more steps than a run.
     overrides: dict[str, Any] = {"seed": seed, "name": f"start-seed-{seed}", "eval": {"every": 0}}
@@ -127,7 +127,7 @@ def mean_scale(folder: Path) -> float:
     return sum(row["train/scale"] * row["train/learning_rate"] for row in rows) / weight
 
 
-def _passes(scale: Scale, cell: Cell, share: float) -> dict[str, int]:
+def _passes(scale: StudyScale, cell: Cell, share: float) -> dict[str, int]:
     """Epochs and minibatches that make the cell's number of updates."""
     minibatches = min(scale.minibatches, cell.updates)
     epochs, rest = divmod(cell.updates, minibatches)
@@ -141,7 +141,7 @@ def _permuted(folder: Path, seed: int) -> list[float]:
     return Random(f"permuted:{seed}").sample(factors, len(factors))
 
 
-def _load(claim: Claim, scale: Scale, overrides: dict[str, Any]) -> Recipe:
+def _load(claim: Claim, scale: StudyScale, overrides: dict[str, Any]) -> Recipe:
     """Settings of the scale below those of the run."""
     settings = join([*read_layers(None, scale.settings), *read_layers(None, overrides)])
     return load_recipe(claim.folder / scale.recipe, settings)

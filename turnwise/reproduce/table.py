@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from turnwise.evaluate.statistics import Interval, mean_interval
-from turnwise.reproduce.claim import Scale
+from turnwise.reproduce.claim import StudyScale
 from turnwise.reproduce.criteria import COLUMNS, Metric
 from turnwise.reproduce.plan import Cell, study_runs
 
@@ -40,12 +40,12 @@ class Table:
         """How many runs of the cell collapsed."""
         return sum(row["collapse"] is not None for row in self.seeds(cell).values())
 
-    def curve(self, scale: Scale, arm: str) -> dict[float, float]:
+    def curve(self, scale: StudyScale, arm: str) -> dict[float, float]:
         """Mean success at the end by learning rate, under the stress test's number of updates."""
         cells = [cell for cell in self._cells if (cell.arm, cell.updates, cell.lag) == (arm, scale.updates, 0)]
         return {cell.rate: float(np.mean(list(self.finals(cell).values()))) for cell in sorted(cells)}
 
-    def arms(self, scale: Scale) -> list[str]:
+    def arms(self, scale: StudyScale) -> list[str]:
         """Arms with more than one learning rate."""
         names = dict.fromkeys(cell.arm for cell in self._cells)
         return [name for name in names if len(self.curve(scale, name)) > 1]
@@ -62,7 +62,7 @@ def final_interval(table: Table, cell: Cell, metric: Metric = "success") -> tupl
     return float(np.mean(finals)), Interval(low, high)
 
 
-def missing_runs(scale: Scale, table: Table, cells: Collection[Cell]) -> str:
+def missing_runs(scale: StudyScale, table: Table, cells: Collection[Cell]) -> str:
     """How many planned runs of these cells are not there yet, in words; empty when all are."""
     planned = [run for run in study_runs(scale) if run.cell in cells]
     if {run.cell for run in planned} != set(cells):

@@ -9,7 +9,7 @@ from math import log
 import numpy as np
 
 from turnwise.evaluate.statistics import Interval, paired_difference
-from turnwise.reproduce.claim import Claim, Scale, Thresholds
+from turnwise.reproduce.claim import Claim, StudyScale, Thresholds
 from turnwise.reproduce.criteria import Criterion, Outcome
 from turnwise.reproduce.plan import Cell, stress_cell, study_runs
 from turnwise.reproduce.table import Row, Table, missing_runs
@@ -18,8 +18,8 @@ _RESAMPLES = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """One criterion: `Finding(criterion="st-ppo holds", outcome="pass", text="0 of 10 collapsed, at most 1 may")`."""
+class Judgement:
+    """One criterion: `Judgement(criterion="st-ppo holds", outcome="pass", text="0 of 10 collapsed, at most 1 may")`."""
 
     criterion: str
     outcome: Outcome
@@ -35,12 +35,12 @@ class Finding:
         return f"{self.part}: {self.criterion}" if self.part else self.criterion
 
 
-def judge(claim: Claim, scale: Scale, rows: Sequence[Row]) -> list[Finding]:
+def judge(claim: Claim, scale: StudyScale, rows: Sequence[Row]) -> list[Judgement]:
     """All criteria, those that decide first."""
     table, limits = Table(rows), claim.thresholds
     findings = [_criterion(criterion, scale, table) for criterion in claim.criteria]
     if limits is not None:
-        checks: list[Callable[[Thresholds, Scale, Table], Finding]] = [
+        checks: list[Callable[[Thresholds, StudyScale, Table], Judgement]] = [
             _baseline_collapses,
             _method_holds,
             _method_is_better,
@@ -54,7 +54,7 @@ def judge(claim: Claim, scale: Scale, rows: Sequence[Row]) -> list[Finding]:
     return sorted(findings, key=lambda finding: not finding.decides)
 
 
-def overall(findings: Sequence[Finding]) -> Outcome:
+def overall(findings: Sequence[Judgement]) -> Outcome:
     """The claim's verdict: it passes when all that decides does, and fails when any of it does."""
     outcomes = {finding.outcome for finding in findings if finding.decides}
     return "fail" if "fail" in outcomes else "not decided" if "not decided" in outcomes else "pass"
@@ -80,7 +80,7 @@ def usable_range(curve: Mapping[float, float], bar: float) -> Interval | None:
     return max(stretches, key=lambda stretch: stretch.high / stretch.low, default=None)
 
 
-def usable_bar(limits: Thresholds, scale: Scale, table: Table) -> float:
+def usable_bar(limits: Thresholds, scale: StudyScale, table: Table) -> float:
     """The success that makes a rate usable: one bar for all arms."""
     means = [mean for arm in table.arms(scale) for mean in table.curve(scale, arm).values()]
     return limits.usable * max(means, default=0.0)
@@ -92,19 +92,21 @@ def _crossing(curve: Mapping[float, float], first: float, second: float, bar: fl
     return float(np.exp(log(first) + share * (log(second) - log(first))))
 
 
-def _criterion(criterion: Criterion, scale: Scale, table: Table) -> Finding:
+def _criterion(criterion: Criterion, scale: StudyScale, table: Table) -> Judgement:
     """A bound in the claim's own words; nothing is decided before every run that it reads is there."""
     cells = [stress_cell(scale, arm) for arm in criterion.arms]
     outcome: Outcome = "not decided"
     if not (text := missing_runs(scale, table, cells)):
         outcome, text = criterion.judge([table.values(cell, criterion.metric) for cell in cells])
-    return Finding(criterion=criterion.name, outcome=outcome, text=text, decides=criterion.decides, part=criterion.part)
+    return Judgement(
+        criterion=criterion.name, outcome=outcome, text=text, decides=criterion.decides, part=criterion.part
+    )
 
 
-def _baseline_collapses(limits: Thresholds, scale: Scale, table: Table) -> Finding:
+def _baseline_collapses(limits: Thresholds, scale: StudyScale, table: Table) -> Judgement:
     cell = stress_cell(scale, limits.baseline)
     died, of = table.collapsed(cell), len(table.seeds(cell))
-    return Finding(
+    return Judgement(
         criterion=f"{cell.arm} collapses",
         outcome=_whole(scale, of, died >= limits.baseline_collapses * of),
         text=f"{died} of {of} runs at rate {cell.rate:g} with {cell.updates} updates a rollout; it takes "
@@ -112,31 +114,31 @@ def _baseline_collapses(limits: Thresholds, scale: Scale, table: Table) -> Findi
     )
 
 
-def _method_holds(limits: Thresholds, scale: Scale, table: Table) -> Finding:
+def _method_holds(limits: Thresholds, scale: StudyScale, table: Table) -> Judgement:
     cell = stress_cell(scale, limits.method)
     died, of = table.collapsed(cell), len(table.seeds(cell))
-    return Finding(
+    return Judgement(
         criterion=f"{cell.arm} holds",
         outcome=_whole(scale, of, died <= limits.method_collapses * of),
         text=f"{died} of {of} runs collapsed; at most {limits.method_collapses:.0%} may",
     )
 
 
-def _method_is_better(limits: Thresholds, scale: Scale, table: Table) -> Finding:
+def _method_is_better(limits: Thresholds, scale: StudyScale, table: Table) -> Judgement:
     cells = [stress_cell(scale, arm) for arm in (limits.method, limits.baseline)]
     found = _difference(table, *cells)
     if found is None:
         return _undecided(f"{limits.method} ends higher", "too few seeds in common")
     mean, interval = found
     outcome = "pass" if interval.low > 0 else "fail"
-    return Finding(
+    return Judgement(
         criterion=f"{limits.method} ends higher",
         outcome=_whole(scale, min(len(table.seeds(cell)) for cell in cells), outcome == "pass"),
         text=f"difference of final success {_signed(mean, interval)}; the interval must lie above 0",
     )
 
 
-def _range_is_wider(limits: Thresholds, scale: Scale, table: Table) -> Finding:
+def _range_is_wider(limits: Thresholds, scale: StudyScale, table: Table) -> Judgement:
     bar = usable_bar(limits, scale, table)
     criterion = f"{limits.method} is usable over a wider range of rates"
     if missing := missing_runs(scale, table, _rate_cells(scale, (limits.method, limits.baseline))):
@@ -153,7 +155,7 @@ def _range_is_wider(limits: Thresholds, scale: Scale, table: Table) -> Finding:
         for arm, found in ranges.items()
     )
     ratio = widths[limits.method] / widths[limits.baseline]
-    return Finding(
+    return Judgement(
         criterion=criterion,
         outcome="pass" if ratio >= limits.range_ratio else "fail",
         text=f"{text} (mean success at least {bar:.2f}): {ratio:.1f} times as wide (95% "
@@ -165,7 +167,7 @@ def _width(found: Interval | None) -> float:
     return 1.0 if found is None else found.high / found.low
 
 
-def _resampled_ratio(limits: Thresholds, scale: Scale, table: Table, bar: float) -> str:
+def _resampled_ratio(limits: Thresholds, scale: StudyScale, table: Table, bar: float) -> str:
     """What the ratio of widths might have been with other seeds: a bootstrap over seeds, the bar as it is."""
     rng, ratios = np.random.default_rng(0), list[float]()
     finals = {
@@ -187,7 +189,7 @@ def _drawn_curve(by_rate: Mapping[float, Mapping[int, float]], drawn: np.ndarray
     return {rate: float(np.mean(values or list(by_rate[rate].values()))) for rate, values in kept.items()}
 
 
-def _costs_nothing(limits: Thresholds, scale: Scale, table: Table) -> Finding:
+def _costs_nothing(limits: Thresholds, scale: StudyScale, table: Table) -> Judgement:
     criterion = f"on-policy {limits.method} costs nothing"
     cells = [Cell(arm=arm, rate=scale.rate, updates=1) for arm in (limits.method, limits.baseline)]
     if missing := missing_runs(scale, table, cells):
@@ -197,7 +199,7 @@ def _costs_nothing(limits: Thresholds, scale: Scale, table: Table) -> Finding:
         return _undecided(criterion, "too few runs with one update a rollout")
     mean, interval = found
     outcome: Outcome = "fail" if interval.high < 0 else "pass" if interval.low > -limits.margin else "not decided"
-    return Finding(
+    return Judgement(
         criterion=criterion,
         outcome=outcome,
         text=f"with one update a rollout the difference is {_signed(mean, interval)}; it must not lie below "
@@ -205,7 +207,7 @@ def _costs_nothing(limits: Thresholds, scale: Scale, table: Table) -> Finding:
     )
 
 
-def _beats(control: str, limits: Thresholds, scale: Scale, table: Table) -> Finding:
+def _beats(control: str, limits: Thresholds, scale: StudyScale, table: Table) -> Judgement:
     """Whether the effect is the method's own: a control that does as well explains it away."""
     criterion = f"{limits.method} beats {control}"
     cells = [stress_cell(scale, arm) for arm in (limits.method, control)]
@@ -217,7 +219,7 @@ def _beats(control: str, limits: Thresholds, scale: Scale, table: Table) -> Find
     mean, interval = found
     outcome: Outcome = "pass" if interval.low > 0 else "fail" if interval.high < limits.margin else "not decided"
     died = f"{table.collapsed(cells[1])} of {len(table.seeds(cells[1]))} runs of {control} collapsed"
-    return Finding(criterion=criterion, outcome=outcome, text=f"{_signed(mean, interval)}; {died}", decides=False)
+    return Judgement(criterion=criterion, outcome=outcome, text=f"{_signed(mean, interval)}; {died}", decides=False)
 
 
 def _difference(table: Table, first: Cell, second: Cell) -> tuple[float, Interval] | None:
@@ -230,19 +232,19 @@ def _difference(table: Table, first: Cell, second: Cell) -> tuple[float, Interva
     return float(np.mean(pairs[0]) - np.mean(pairs[1])), paired_difference(*pairs)
 
 
-def _whole(scale: Scale, seeds: int, holds: bool) -> Outcome:
+def _whole(scale: StudyScale, seeds: int, holds: bool) -> Outcome:
     """Nothing is decided before every seed has run."""
     return "not decided" if seeds < scale.seeds else "pass" if holds else "fail"
 
 
-def _rate_cells(scale: Scale, arms: Collection[str]) -> set[Cell]:
+def _rate_cells(scale: StudyScale, arms: Collection[str]) -> set[Cell]:
     """Planned cells of these arms that differ in nothing but the learning rate."""
     cells = {run.cell for run in study_runs(scale) if run.cell.arm in arms}
     return {cell for cell in cells if (cell.updates, cell.lag) == (scale.updates, 0)}
 
 
-def _undecided(criterion: str, why: str, *, decides: bool = True) -> Finding:
-    return Finding(criterion=criterion, outcome="not decided", text=why, decides=decides)
+def _undecided(criterion: str, why: str, *, decides: bool = True) -> Judgement:
+    return Judgement(criterion=criterion, outcome="not decided", text=why, decides=decides)
 
 
 def _signed(mean: float, interval: Interval) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from turnwise.tools.sandbox import Execution, Limits, check_sandbox, run_python
+from turnwise.tools.sandbox import Execution, SandboxLimits, check_sandbox, run_python
 from turnwise.tools.tool import Tool, ToolResult, tool
 
 
-def python_tool(limits: Limits | None = None) -> Tool:
+def python_tool(limits: SandboxLimits | None = None) -> Tool:
     """A tool `python(code)`; if no sandbox can be made, it refuses and says what to install."""
-    limits = limits or Limits()
+    limits = limits or SandboxLimits()
     check_sandbox()
 
     async def python(code: str) -> ToolResult:
@@ -22,7 +22,7 @@ def python_tool(limits: Limits | None = None) -> Tool:
     return tool(python)
 
 
-def _report(execution: Execution, limits: Limits) -> ToolResult:
+def _report(execution: Execution, limits: SandboxLimits) -> ToolResult:
     parts = [execution.stdout.rstrip(), execution.stderr.rstrip()]
     if execution.timed_out:
         parts.append(f"stopped: not finished after {limits.wall_seconds:g} seconds")

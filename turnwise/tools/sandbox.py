@@ -4,8 +4,8 @@
 environment, no other process visible. Resource limits apply inside, and a deadline kills the whole namespace. Without
 bubblewrap nothing runs: there is no unprotected fallback.
 
-Memory is limited per process (`Limits.memory_bytes`); a whole run can use that times `Limits.processes`. A system-call
-filter closes the known ways to make the kernel hold more than that for a program.
+Memory is limited per process (`memory_bytes` of `SandboxLimits`); a whole run can use that times `processes`. A
+system-call filter closes the known ways to make the kernel hold more than that for a program.
 Namespaces leave finished processes for the machine's init to reap: start containers with one (`docker run --init`).
 """
 
@@ -45,10 +45,10 @@ _ALLOW = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What one run may use: `Limits(wall_seconds=2.0)`. Processes include threads; output bytes count per stream.
+class SandboxLimits:
+    """What one run may use: `SandboxLimits(wall_seconds=2.0)`.
 
-    `temp_files` also counts the folders and links in `/tmp`.
+    Processes include threads; output bytes count per stream. `temp_files` also counts the folders and links in `/tmp`.
     """
 
     wall_seconds: float = 5.0
@@ -86,9 +86,9 @@ class Execution:
         return self.exit_code == 0
 
 
-async def run_python(code: str, limits: Limits | None = None) -> Execution:
+async def run_python(code: str, limits: SandboxLimits | None = None) -> Execution:
     """Run a program in the sandbox; it and everything it started are gone when this returns or is cancelled."""
-    limits = limits or Limits()
+    limits = limits or SandboxLimits()
     check_sandbox()
     with _prepared(code, limits) as (command, descriptors):
         # The environment is already empty here: /proc/1/environ inside shows what bubblewrap itself was started with.
@@ -104,7 +104,7 @@ async def run_python(code: str, limits: Limits | None = None) -> Execution:
     return await _watch(process, limits)
 
 
-def run_python_sync(code: str, limits: Limits | None = None) -> Execution:
+def run_python_sync(code: str, limits: SandboxLimits | None = None) -> Execution:
     """`run_python` for synchronous code, in a notebook too."""
     return finish(run_python(code, limits))
 
@@ -115,14 +115,14 @@ def check_sandbox() -> None:
     for program in ("bwrap", "mount", "prlimit", "setpriv"):
         if shutil.which(program) is None:
             raise ValueError(f"the Python sandbox needs the program {program!r}: {_INSTALL}")
-    with _prepared("", Limits()) as (command, descriptors):
+    with _prepared("", SandboxLimits()) as (command, descriptors):
         trial = subprocess.run(command, env={}, cwd="/", pass_fds=descriptors, capture_output=True, timeout=30)
     if trial.returncode != 0:
         reason = trial.stderr.decode(errors="replace").strip()
         raise ValueError(f"bubblewrap cannot make a sandbox here ({reason}): {_ALLOW}")
 
 
-async def _watch(process: asyncio.subprocess.Process, limits: Limits) -> Execution:
+async def _watch(process: asyncio.subprocess.Process, limits: SandboxLimits) -> Execution:
     """Collect output until the namespace is empty: the pipes close only when its last process is gone."""
     assert process.stdout is not None
     assert process.stderr is not None
@@ -165,7 +165,7 @@ async def _read(stream: asyncio.StreamReader, room: int, end: Callable[[str], No
 
 
 @contextmanager
-def _prepared(code: str, limits: Limits) -> Iterator[tuple[list[str], tuple[int, int]]]:
+def _prepared(code: str, limits: SandboxLimits) -> Iterator[tuple[list[str], tuple[int, int]]]:
     """The command for a program, and the open files that it reads: the program and the system-call filter."""
     script, calls = _memory_file(code.encode(errors="replace")), _memory_file(forbidden_calls())
     try:
@@ -183,7 +183,7 @@ def _memory_file(content: bytes) -> int:
     return descriptor
 
 
-def _command(limits: Limits, script: int, calls: int) -> list[str]:
+def _command(limits: SandboxLimits, script: int, calls: int) -> list[str]:
     python = f"{_PYTHON_HOME}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     return [
         *_stage(limits),
@@ -194,7 +194,7 @@ def _command(limits: Limits, script: int, calls: int) -> list[str]:
     ]
 
 
-def _stage(limits: Limits) -> list[str]:
+def _stage(limits: SandboxLimits) -> list[str]:
     """A first step that prepares the second: it mounts `/tmp` with a limit on files, which bubblewrap cannot set.
 
     One signal kills its whole process namespace; the change of user detaches the inner one from its parent.
@@ -249,7 +249,7 @@ def _system() -> list[str]:
     return arguments
 
 
-def _limit(limits: Limits) -> list[str]:
+def _limit(limits: SandboxLimits) -> list[str]:
     return [
         _program("prlimit"),
         f"--cpu={limits.cpu_seconds}",

@@ -53,7 +53,7 @@ class Cost:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class CostEstimate:
     """What a recipe will take. Time is a bound from arithmetic; the first steps of a run tell better."""
 
     model: str
@@ -102,14 +102,14 @@ class Estimate:
         return ": too much; lower train.micro_tokens, set model.checkpointing=true or train.critic=shared"
 
 
-def estimate(recipe: Recipe, *, rates: Rates | None = None) -> Estimate:
+def estimate(recipe: Recipe, *, rates: Rates | None = None) -> CostEstimate:
     """What the recipe will take on this machine; reads the model's config, never its weights."""
     device, first = choose_device(recipe), recipe_of(recipe, trained_policies(recipe)[0])
     shape = read_shape(first.model)
     rates = rates or measure(recipe, shape, device)
     most = _most_tokens(recipe, shape)
     expert = _expert_tokens(recipe)
-    return Estimate(
+    return CostEstimate(
         model=first.model.name,
         shape=shape,
         device=device,

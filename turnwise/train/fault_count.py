@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from turnwise.rollout.rollout_metrics import answered, explain_failure, find_errors
+from turnwise.sources.rollout_metrics import answered, explain_failure, find_errors
 from turnwise.types import Group
 
 _LOST_STEPS, _LOST_EPISODES = 3, 8

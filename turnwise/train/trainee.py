@@ -14,9 +14,9 @@ from turnwise.policy.text import Reference, TextPolicy
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Recipe
 from turnwise.recipe.seating import prefix_of, recipe_of, seats_of
-from turnwise.rollout.rollout_metrics import find_errors, read_rollout
 from turnwise.rollout.scheduler import at_seats
 from turnwise.runs.checkpoints import Checkpoints, policy_folder
+from turnwise.sources.rollout_metrics import find_errors, read_rollout
 from turnwise.train.state import load_learner
 from turnwise.train.watch import Watch
 from turnwise.types import Group, NonFiniteError

@@ -22,7 +22,6 @@ from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.loading import plain_differences
 from turnwise.recipe.schema import Log, Recipe
 from turnwise.recipe.seating import trained_policies
-from turnwise.rollout.rollout_metrics import find_traceback
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import write_groups
 from turnwise.runs.loggers import Loggers
@@ -30,6 +29,7 @@ from turnwise.sources.imitation import Imitation
 from turnwise.sources.making import make_source
 from turnwise.sources.played import plays_in_lockstep
 from turnwise.sources.player import Player
+from turnwise.sources.rollout_metrics import find_traceback
 from turnwise.sources.source import Source
 from turnwise.train.casting import make_cast
 from turnwise.train.held_out import HeldOut

@@ -9,7 +9,7 @@ import pytest
 
 from tests.envs.adapters.play import assert_snapshot_continues, assert_survives_hostile_actions, make, play_oracle
 from turnwise.envs import check_env
-from turnwise.envs.check import Report
+from turnwise.envs.check import Diagnosis
 from turnwise.envs.play import play_in_terminal
 
 CORRIDOR = '''
@@ -117,7 +117,7 @@ def corridor(write):
     return write(CORRIDOR)
 
 
-def defects(report: Report) -> list[str]:
+def defects(report: Diagnosis) -> list[str]:
     return [f"{finding.check}: {finding.text}" for finding in report.defects]
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("tantivy", reason="needs turnwise[search]")
 from turnwise.envs.search.env import SearchEnv
 from turnwise.envs.search.protocol import INVALID, LAST_TURN
 from turnwise.envs.search.retriever import BM25, Document
-from turnwise.envs.search.task import Task, assign_splits, multiple_choice
+from turnwise.envs.search.task import SearchTask, assign_splits, multiple_choice
 
 TEXTS = (
     "mahis : city in jordan",
@@ -25,8 +25,8 @@ TEXTS = (
 RETRIEVER = BM25([Document(number=number, text=text) for number, text in enumerate(TEXTS)])
 
 
-def draw(rng: Random) -> Task:
-    return Task(
+def draw(rng: Random) -> SearchTask:
+    return SearchTask(
         question="what is the capital of the country of mahis ?",
         answers=("amman", "amman city"),
         id=f"t{rng.randrange(1000)}",

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tantivy", reason="needs turnwise[search]")
 
-from turnwise.envs.search.protocol import Action, ask, defuse, exact_match, f1, normalise, parse, show
+from turnwise.envs.search.protocol import SearchAction, ask, defuse, exact_match, f1, normalise, parse, show
 from turnwise.envs.search.retriever import Document
 
 
-def search(text: str) -> Action:
-    return Action(kind="search", text=text)
+def search(text: str) -> SearchAction:
+    return SearchAction(kind="search", text=text)
 
 
-def answer(text: str) -> Action:
-    return Action(kind="answer", text=text)
+def answer(text: str) -> SearchAction:
+    return SearchAction(kind="answer", text=text)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def answer(text: str) -> Action:
         ("<answer>0</answer>", answer("0")),
     ],
 )
-def test_a_turn_is_read_up_to_its_first_closing_tag(turn: str, expected: Action) -> None:
+def test_a_turn_is_read_up_to_its_first_closing_tag(turn: str, expected: SearchAction) -> None:
     assert parse(turn) == expected
 
 

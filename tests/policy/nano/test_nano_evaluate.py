@@ -14,9 +14,9 @@ from turnwise.envs.registry import make
 from turnwise.nano.evaluate import evaluate
 from turnwise.nano.guesser import play_guess_number
 from turnwise.nano.mixtures import Batch, spoken
-from turnwise.nano.model import Shape, build_model
+from turnwise.nano.model import NanoShape, build_model
 from turnwise.nano.tokenizer import render, train_tokenizer
-from turnwise.nano.train import Learner, Settings
+from turnwise.nano.train import NanoLearner, NanoSettings
 
 GAME = partial(make, "game/guess-number-easy", split="validation")
 SEEDS = range(60)
@@ -34,14 +34,14 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture(scope="module")
-def learner(tokenizer: PreTrainedTokenizerFast) -> Learner:
+def learner(tokenizer: PreTrainedTokenizerFast) -> NanoLearner:
     """A model that has learnt to say 5 whatever it sees."""
     texts = [render((observation, "\\boxed{5}") for observation in game) for game in _games()]
     ids = torch.tensor(tokenizer(texts, add_special_tokens=False, padding=True)["input_ids"])
     starts = torch.zeros_like(ids, dtype=torch.bool)
     starts[:, 0] = True
-    shape = Shape(width=32, layers=2, heads=2, feed_forward=64)
-    learner = Learner(build_model(shape, seed=0), Settings(learning_rate=1e-2, warm_up=1))
+    shape = NanoShape(width=32, layers=2, heads=2, feed_forward=64)
+    learner = NanoLearner(build_model(shape, seed=0), NanoSettings(learning_rate=1e-2, warm_up=1))
     for _ in range(40):
         learner.step(Batch(ids=ids, starts=starts, trained=spoken(ids)), rate=1.0)
     return learner
@@ -53,7 +53,7 @@ def _target(seed: int) -> int:
     return env.rules.target  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_one_move_scores_what_it_is_worth(learner: Learner, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_one_move_scores_what_it_is_worth(learner: NanoLearner, tokenizer: PreTrainedTokenizerFast) -> None:
     report = evaluate(learner.model, tokenizer, GAME, seeds=SEEDS, temperature=0.0)
     wins = sum(_target(seed) == 5 for seed in SEEDS)
     assert wins > 0
@@ -64,14 +64,14 @@ def test_one_move_scores_what_it_is_worth(learner: Learner, tokenizer: PreTraine
     assert "valid turns 1.000" in str(report)
 
 
-def test_sampling_depends_on_the_seed_alone(learner: Learner, tokenizer: PreTrainedTokenizerFast) -> None:
+def test_sampling_depends_on_the_seed_alone(learner: NanoLearner, tokenizer: PreTrainedTokenizerFast) -> None:
     hot = partial(evaluate, learner.model, tokenizer, GAME, seeds=SEEDS, temperature=1.5)
     assert hot(seed=1) == hot(seed=1)
     assert hot(seed=1) != hot(seed=2)
 
 
 def test_turns_without_an_action_are_counted_as_invalid(tokenizer: PreTrainedTokenizerFast) -> None:
-    model = build_model(Shape(width=32, layers=1, heads=2, feed_forward=64), seed=0)
+    model = build_model(NanoShape(width=32, layers=1, heads=2, feed_forward=64), seed=0)
     build = partial(make, "search/geo-2hop", split="validation")
     report = evaluate(model, tokenizer, build, seeds=range(4), temperature=1.0)
     assert (report.success, report.valid, report.turns) == (0.0, 0.0, 4.0)

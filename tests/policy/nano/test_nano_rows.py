@@ -10,11 +10,11 @@ import torch
 from turnwise.nano.copying import copy_batch
 from turnwise.nano.fixed_rows import load_rows, pack_rows
 from turnwise.nano.mixtures import copying_batches, mixed_batches, rename, spoken
-from turnwise.nano.model import Shape, build_model
+from turnwise.nano.model import NanoShape, build_model
 from turnwise.nano.tokenizer import AGENT_ID, BEGIN_ID, END_ID, PAD_ID, USER_ID
 from turnwise.nano.train import forward
 
-TINY = Shape(width=32, layers=2, heads=2, feed_forward=64)
+TINY = NanoShape(width=32, layers=2, heads=2, feed_forward=64)
 
 
 def _sequences(*lengths: int) -> list[np.ndarray]:

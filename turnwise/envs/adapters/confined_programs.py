@@ -14,11 +14,11 @@ from typing import Any
 
 from reasoning_gym.code.codeio import CodeIODataset
 
-from turnwise.tools.sandbox import Limits, check_sandbox, run_python_sync
+from turnwise.tools.sandbox import SandboxLimits, check_sandbox, run_python_sync
 
 FAMILIES = frozenset({"codeio"})
 """Families whose questions come from running programs."""
-_LIMITS = Limits(cpu_seconds=1, wall_seconds=20.0)
+_LIMITS = SandboxLimits(cpu_seconds=1, wall_seconds=20.0)
 """Processor time, so that a busy machine asks the same questions as an idle one."""
 _SEED, _PROGRAM = "<seed>", "<program>"
 # The order of sets depends on the hash seed, which is random in the sandbox: equal seeds must ask equal questions.

@@ -12,7 +12,7 @@ from turnwise.envs.search.protocol import (
     INVALID,
     LAST_TURN,
     PROMPTS,
-    Action,
+    SearchAction,
     ask,
     defuse,
     exact_match,
@@ -21,9 +21,9 @@ from turnwise.envs.search.protocol import (
     show,
 )
 from turnwise.envs.search.retriever import Document, Retriever
-from turnwise.envs.search.task import Task
+from turnwise.envs.search.task import SearchTask
 
-DrawTask = Callable[[Random], Task]
+DrawTask = Callable[[Random], SearchTask]
 """Draws one task of the environment's split."""
 
 
@@ -44,7 +44,7 @@ class SearchEnv(Env):
         *,
         draw: DrawTask,
         retriever: Retriever,
-        tasks: Sequence[Task] | None = None,
+        tasks: Sequence[SearchTask] | None = None,
         split: str = "train",
         max_searches: int = 3,
         top_k: int = 1,
@@ -65,12 +65,12 @@ class SearchEnv(Env):
         self.draw, self.retriever, self.tasks = draw, retriever, tasks
         self.max_searches, self.top_k, self.distractors = max_searches, top_k, distractors
         self.reward, self.prompt, self.document_characters = reward, prompt, document_characters
-        self.task: Task | None = None
+        self.task: SearchTask | None = None
 
     def reset(self, seed: int | None = None, task: Mapping[str, Any] | None = None) -> Reset:
         """Ask a question of this split, or the given one (a dict as in `info["task"]`)."""
         super().reset(seed=seed)
-        self.task = self.draw(self.rng) if task is None else Task.from_dict(task)
+        self.task = self.draw(self.rng) if task is None else SearchTask.from_dict(task)
         self.turn = 0
         self.queries: list[str] = []
         self.history = self.task.id
@@ -108,17 +108,17 @@ class SearchEnv(Env):
         start = self.rng.randrange(len(words))
         text = " ".join(words[start : start + self.rng.randint(1, 3)])
         searching = self.turn < self.max_searches and self.rng.random() < 0.5
-        return str(Action(kind="search" if searching else "answer", text=text))
+        return str(SearchAction(kind="search" if searching else "answer", text=text))
 
     def oracle(self) -> str:
         """Ask the task's remaining queries in turn, then give the answer."""
         task = self._running()
         left = [query for query in task.queries if query not in self.queries]
         if left and self.turn < self.max_searches:
-            return str(Action(kind="search", text=left[0]))
-        return str(Action(kind="answer", text=task.answers[0]))
+            return str(SearchAction(kind="search", text=left[0]))
+        return str(SearchAction(kind="answer", text=task.answers[0]))
 
-    def _running(self) -> Task:
+    def _running(self) -> SearchTask:
         if self.task is None:
             raise ValueError("no episode is running; call reset() first")
         return self.task
@@ -139,7 +139,7 @@ class SearchEnv(Env):
             self.rng.shuffle(documents)
         return documents
 
-    def _answer(self, task: Task, action: Action) -> Step:
+    def _answer(self, task: SearchTask, action: SearchAction) -> Step:
         match, overlap = exact_match(action.text, task.answers), f1(action.text, task.answers)
         info = {"success": match == 1.0, "em": match, "f1": overlap, "parsed_action": str(action)}
         verdict = "right" if match else f"wrong : {defuse(task.answers[0])}"

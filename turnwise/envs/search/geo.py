@@ -16,7 +16,7 @@ from typing import Literal
 from turnwise.envs.search.env import SearchEnv
 from turnwise.envs.search.geo_facts import Country, world
 from turnwise.envs.search.retriever import build_once
-from turnwise.envs.search.task import Task
+from turnwise.envs.search.task import SearchTask
 
 ASKS = {
     "capital": ("what is the capital of {place} ?", "which city is the capital of {place} ?"),
@@ -137,11 +137,11 @@ KINDS: dict[int, tuple[Callable[[str, Random], Problem], ...]] = {
 """Kinds of questions by the number of documents they take."""
 
 
-def _draw(hops: int, split: str, rng: Random) -> Task:
+def _draw(hops: int, split: str, rng: Random) -> SearchTask:
     problem = rng.choice(KINDS[hops])(split, rng)
     ask, place = rng.randrange(len(ASKS[problem.fact])), rng.randrange(len(PLACES[problem.place]))
     described = PLACES[problem.place][place].format(*problem.names)
-    return Task(
+    return SearchTask(
         question=ASKS[problem.fact][ask].format(place=described),
         answers=(problem.answer,),
         id=f"geo-{hops}hop/{problem.fact}/{problem.place}/{ask}.{place}/{'+'.join(problem.names)}",

@@ -18,7 +18,7 @@ from turnwise.envs.base import SPLITS
 from turnwise.envs.search.env import SearchEnv
 from turnwise.envs.search.protocol import normalise
 from turnwise.envs.search.retriever import BM25, Document, build_once
-from turnwise.envs.search.task import Task, assign_splits, multiple_choice
+from turnwise.envs.search.task import SearchTask, assign_splits, multiple_choice
 
 _OPTIONS = 4
 _LONGEST_CODE = 5
@@ -168,13 +168,13 @@ KINDS: tuple[Callable[[Catalogue, Random], Problem], ...] = (
 """Kinds of questions, drawn equally often."""
 
 
-def _draw(catalogue: Catalogue, split: str, rng: Random) -> Task:
+def _draw(catalogue: Catalogue, split: str, rng: Random) -> SearchTask:
     problem = _answerable(catalogue, rng)
     order = rng.sample(range(_OPTIONS), _OPTIONS)
     options = [problem.options[place] for place in order]
     question, answers = multiple_choice(problem.question, options, right=order.index(0))
     names = "+".join(problem.codes[place].name for place in order)
-    return Task(
+    return SearchTask(
         question=f"{question}\nAnswer with the letter.",
         answers=answers,
         id=f"medical-mcq/{problem.kind}/{names}/{problem.query}",

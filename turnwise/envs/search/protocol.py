@@ -41,8 +41,8 @@ PROMPTS = tuple(_PROMPTS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Action:
-    """What one turn asks for: `Action(kind="search", text="capital of jordan")`."""
+class SearchAction:
+    """What one turn asks for: `SearchAction(kind="search", text="capital of jordan")`."""
 
     kind: Literal["search", "answer"]
     text: str
@@ -51,7 +51,7 @@ class Action:
         return f"<{self.kind}>{self.text}</{self.kind}>"
 
 
-def parse(turn: str) -> Action | None:
+def parse(turn: str) -> SearchAction | None:
     """The action of a turn; None if its first closing tag has no opening tag, or the text between is blank.
 
     `parse("<think>first <search> then</think><search>mahis</search>")` searches for `mahis`: the innermost pair counts.
@@ -63,7 +63,7 @@ def parse(turn: str) -> Action | None:
             opened[kind] = tag.end()
             continue
         text = turn[opened[kind] : tag.start()].strip() if kind in opened else ""
-        return Action(kind="search" if kind == "search" else "answer", text=text) if text else None
+        return SearchAction(kind="search" if kind == "search" else "answer", text=text) if text else None
     return None
 
 

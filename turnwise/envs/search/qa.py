@@ -12,7 +12,7 @@ from turnwise.envs.search.dense import Dense, Embed
 from turnwise.envs.search.env import SearchEnv
 from turnwise.envs.search.qa_files import Question, number, read_corpus, read_questions
 from turnwise.envs.search.retriever import BM25, Retriever, build_once
-from turnwise.envs.search.task import Task, assign_splits
+from turnwise.envs.search.task import SearchTask, assign_splits
 
 _USAGE = "make('search/qa', questions='questions.jsonl', corpus='corpus.jsonl')"
 _SPLIT_FIELD = "{split}"
@@ -59,7 +59,7 @@ def qa(
     )
 
 
-def _draw(tasks: tuple[Task, ...], rng: Random) -> Task:
+def _draw(tasks: tuple[SearchTask, ...], rng: Random) -> SearchTask:
     return rng.choice(tasks)
 
 
@@ -69,7 +69,7 @@ def _stamp(path: Path) -> int:
 
 
 @build_once
-def _tasks(path: Path, stamp: int, split: str, divide: bool) -> tuple[Task, ...]:
+def _tasks(path: Path, stamp: int, split: str, divide: bool) -> tuple[SearchTask, ...]:
     questions = _questions(path, stamp)
     # Divided by wording, not by id: a question that occurs twice must not be in two splits.
     splits = assign_splits(question.text for question in questions) if divide else {}
@@ -87,8 +87,8 @@ def _questions(path: Path, stamp: int) -> list[Question]:
     return read_questions(path)
 
 
-def _task(question: Question, split: str) -> Task:
-    return Task(
+def _task(question: Question, split: str) -> SearchTask:
+    return SearchTask(
         question=question.text,
         answers=question.answers,
         id=question.id,

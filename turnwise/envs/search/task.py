@@ -14,10 +14,10 @@ _TRAIN_SHARE, _VALIDATION_SHARE = 0.6, 0.2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
+class SearchTask:
     """One question, and everything needed to ask it again.
 
-    Example: `Task(id="geo-2hop/capital/0/mahis", question="what is the capital of the country of mahis ?",
+    Example: `SearchTask(id="geo-2hop/capital/0/mahis", question="what is the capital of the country of mahis ?",
     answers=("amman",), hops=2, split="train", queries=("mahis", "country jordan capital"))`.
     """
 
@@ -34,7 +34,7 @@ class Task:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, task: Mapping[str, Any]) -> Task:
+    def from_dict(cls, task: Mapping[str, Any]) -> SearchTask:
         """Rebuild a task from its plain form, even after a round trip through JSON."""
         known = {entry.name for entry in fields(cls)}
         if not isinstance(task, Mapping) or set(task) | {"queries"} != known or not _is_texts(task["answers"]):
