@@ -9,7 +9,7 @@ from typing import Any
 from turnwise.engine.contract import Engine, EngineSetup
 from turnwise.engine.serving import EngineServer, EngineThread
 from turnwise.engine.torch_engine import TorchEngine
-from turnwise.outside import is_outside, load_class
+from turnwise.outside import load_class
 
 Engines = dict[str, Engine]
 Options = Mapping[str, Any]
@@ -21,12 +21,6 @@ def make_engines(kind: str, setups: Sequence[EngineSetup], options: Options) -> 
         return ENGINES[kind](setups, options)
     make = _outside(kind)
     return {setup.policy: make(setup, **options) for setup in setups}
-
-
-def check_kind(kind: str) -> None:
-    """ValueError when the name is neither an engine of ours nor of the user's own."""
-    if kind not in ENGINES and not is_outside(kind):
-        raise ValueError(f"engine.kind is {kind!r}; choose {' or '.join(ENGINES)}, or a class as package.module:Class")
 
 
 def check_engine(kind: str, options: Options) -> None:

@@ -47,12 +47,10 @@ def check_env_name(env_id: str) -> None:
 
 def check_together(recipe: Recipe) -> None:
     """Check keys that are wrong only in combination and need no model to check."""
-    from turnwise.engine.kinds import check_kind  # here, because these import torch
-    from turnwise.sources.checking import check_source
+    from turnwise.sources.checking import check_source  # here, because it imports torch
 
     resolve(recipe.algorithm)
     Guard(recipe.guard)  # it validates its signals
-    check_kind(recipe.engine.kind)
     check_seats(recipe)
     for policy in trained_policies(recipe):
         resolve(recipe_of(recipe, policy).algorithm)

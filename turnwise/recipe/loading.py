@@ -81,9 +81,9 @@ def newest_weights(run: Path) -> Path:
 
 def one_model(checkpoint: Path) -> Path:
     """The checkpoint as a model; ValueError where several policies learned, each in its own folder."""
-    if (checkpoint / "config.json").is_file():
-        return checkpoint
     policies = sorted(path.parent.name for path in checkpoint.glob("*/config.json"))
+    if not policies:
+        return checkpoint
     raise ValueError(f"{checkpoint} has several policies; name the folder of one of {', '.join(policies)} in it")
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_valid
 from turnwise.algorithm import Algorithm, Part
 from turnwise.envs.process import EnvSource
 from turnwise.envs.wrappers.named import read_choice
+from turnwise.outside import is_outside
 
 Mode = Literal["off", "warn", "act"]
 Stage = Literal["imitation", "reinforcement", "preference"]
@@ -117,6 +118,13 @@ class EngineChoice(Settings):
     @classmethod
     def _short(cls, value: Any) -> Any:
         return {"kind": value} if isinstance(value, str) else value
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value != "torch" and not is_outside(value):
+            raise ValueError("choose torch, or a class as package.module:Class")
+        return value
 
 
 class Train(Settings):

@@ -141,6 +141,12 @@ def context_of(recipe: Recipe, policy: TextPolicy) -> int:
     return asked or min(room or CONTEXT, CONTEXT)
 
 
+def require_templates(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
+    """ValueError when a policy has no chat template."""
+    for name, policy in policies.items():
+        make_renderer(recipe_of(recipe, name), policy)
+
+
 def require_engine(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
     """ValueError if the engine cannot be made, or has too little memory for a single episode of some policy."""
     engine, shared = recipe.engine, count_voices(recipe)

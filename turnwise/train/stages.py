@@ -42,6 +42,7 @@ from turnwise.train.setup import (
     require_engine,
     require_loggers,
     require_sound_env,
+    require_templates,
 )
 from turnwise.train.state import read_state
 from turnwise.train.trainer import Trainer
@@ -62,6 +63,7 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
     require_seats(recipe)
     require_loggers(recipe)
     policies = load_policies(recipe)
+    require_templates(recipe, policies)
     require_engine(recipe, policies)
     imitation = None
     if recipe.sft is not None:
@@ -82,6 +84,7 @@ def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = 
     folder, console = Path(folder), console or _default_console()
     require_sound_env(recipe, note=console.note)
     policies = load_policies(recipe)
+    require_templates(recipe, policies)
     require_engine(recipe, policies)
     imitation = _imitation(recipe, policies, console)
     _note_unsigned(recipe, console)
