@@ -204,17 +204,8 @@ def test_dry_run_says_what_is_hardly_meant(here):
     odd = ["train.steps=3", "train.warmup=3", "algorithm.cut=bootstrap", "eval.tries=2", "eval.temperature=0"]
     result = turnwise("train", *SMALL, *odd, "rollout.max_tokens=256", "--dry-run")
     notes = [line.removeprefix("# note: ") for line in result.stdout.splitlines() if line.startswith("# note: ")]
-<<<<<<< HEAD
     keys = ["train.warmup", "algorithm.cut", "eval.tries", "rollout.max_tokens"]
     assert [note.split("=")[0] for note in notes] == keys
-=======
-    assert [note.split("=")[0] for note in notes] == [
-        "train.warmup",
-        "algorithm.cut",
-        "eval.tries",
-        "rollout.max_tokens",
-    ]
->>>>>>> 6f92721 (Tests follow: trajectories know the arguments of their environment)
     assert "# note" not in turnwise("train", *SMALL, "--dry-run").stdout
 
 

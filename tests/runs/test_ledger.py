@@ -45,7 +45,6 @@ def make_group(number: int, **changes: Any) -> Group:
         terminated=True,
         truncated=True,
         task={"question": "where", "hops": 2},
-        kwargs={"hops": 2},
         seed=2**70,
         seat="teacher",
         episode=f"{number}",

@@ -16,14 +16,8 @@ META = {"started": "2025-01-02T03:04:05+00:00"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
-<<<<<<< HEAD
     config = {"name": "geo", "stage": "reinforcement", "algorithm": {"name": "ppo"}}
     return RunFolder.create(tmp_path / "geo", config, META)
-=======
-    return RunFolder.create(
-        tmp_path / "geo", {"name": "geo", "stage": "reinforcement", "algorithm": {"name": "ppo"}}, META
-    )
->>>>>>> 6f92721 (Tests follow: trajectories know the arguments of their environment)
 
 
 def play(folder: RunFolder, loggers: Loggers, steps: range, success: float) -> None:
