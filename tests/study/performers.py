@@ -3,8 +3,17 @@
 import os
 import signal
 import time
+from pathlib import Path
 
-from turnwise.study.jobs import INTERRUPTED, Job
+from turnwise.recipe.loading import load_recipe
+from turnwise.study.jobs import INTERRUPTED, Job, PlannedRun, StudyQueue
+
+
+def queue(folder: Path, *names: str) -> StudyQueue:
+    """Jobs of these names, in this order."""
+    return StudyQueue(
+        PlannedRun(name=name, folder=folder / name, make_recipe=lambda: load_recipe(None)) for name in names
+    )
 
 
 def by_name(job: Job) -> str:

@@ -9,16 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.study.performers import by_name
-from turnwise.recipe.loading import load_recipe
-from turnwise.study.jobs import PlannedRun, StudyQueue
+from tests.study.performers import by_name, queue
 from turnwise.study.processes import run_jobs
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from tests.study.performers import by_name
-from tests.study.test_processes import queue
+from tests.study.performers import by_name, queue
 from turnwise.study.processes import run_jobs
 
 if __name__ == "__main__":
@@ -30,13 +27,7 @@ if __name__ == "__main__":
 """
 
 
-def queue(folder: Path, *names: str) -> StudyQueue:
-    return StudyQueue(
-        PlannedRun(name=name, folder=folder / name, make_recipe=lambda: load_recipe(None)) for name in names
-    )
-
-
-def wait_until(happened, seconds: float = 20) -> bool:
+def wait_until(happened, seconds: float = 120) -> bool:
     deadline = time.monotonic() + seconds
     while not happened() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -98,7 +89,7 @@ def test_a_study_that_is_told_to_end_lets_its_jobs_save_and_begins_no_more(tmp_p
     logs = [tmp_path / "polite-1.log", tmp_path / "polite-2.log"]
     assert wait_until(lambda: all("ready" in words(log) for log in logs))
     study.send_signal(number)
-    assert study.wait(20) == 130
+    assert study.wait(120) == 130
     for log in logs:
         assert words(log)[2:] == ["saved"]
         assert not lives(int(words(log)[1]))
@@ -111,7 +102,7 @@ def test_a_second_signal_kills_jobs_that_do_not_listen(tmp_path: Path):
     study.send_signal(signal.SIGTERM)
     time.sleep(0.3)
     study.send_signal(signal.SIGTERM)
-    assert study.wait(20) == 130
+    assert study.wait(120) == 130
     assert not lives(int(words(tmp_path / "deaf.log")[1]))
 
 
