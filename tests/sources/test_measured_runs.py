@@ -122,6 +122,7 @@ def test_a_restored_run_keeps_what_it_has_measured(tmp_path: Path) -> None:
 
 def test_verify_passes_over_what_no_policy_sampled(tmp_path: Path) -> None:
     run(tmp_path / "run", {"algorithm": "reinforce", "source": {"expert": 1}, "train": {"steps": 1}})
+    assert rows(tmp_path / "run")[0]["train/sequences"] == 32  # sixteen of the policy and as many of the expert
     checks = verify_run(tmp_path / "run")
     defects = [finding for check in checks for finding in check.findings if finding.verdict == "defect"]
     assert not defects
