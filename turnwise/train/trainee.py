@@ -76,7 +76,7 @@ class Trainee:
                 batch = self.learner.prepare(groups)
             if batch is None:
                 if errors := find_errors(groups, culprit="agent"):
-                    # Without a usable batch or finite weights the policy cannot continue.
+                    # No episode is left, and the policy itself failed: its numbers are no longer finite.
                     self.guard.broken(step=step, text=errors[-1])
                 return lesson
             phase("learning")
