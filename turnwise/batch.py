@@ -1,4 +1,4 @@
-"""The packed batch that the learner sees, and what the learner says about it."""
+"""The packed batch that the learner trains on, and the learner's scores for it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ ENVIRONMENT, POLICY = 0, 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenBatch:
-    """A packed, padding-free batch that knows its turns.
+    """A packed, padding-free batch with its turn structure.
 
     The suffix is the shape: `_T` one entry per token, `_K` per turn, `_S` per sequence. Entry t of a `_T` tensor is
     token t's own: its log-prob given everything before it, the value of the state before it. `None` means "not
-    assigned", never zero. Tokens lie in sequence order, turns too, and the sequences of one trajectory are neighbours.
+    assigned", never zero. Tokens and turns are in sequence order; the sequences of one trajectory are adjacent.
 
     The two turns of `Turn`'s example, packed alone:
 
@@ -45,26 +45,26 @@ class TokenBatch:
     index_K: Tensor
     version_K: Tensor
     anchor_K: Tensor
-    """Equal numbers: the turns of one group that started from the same state; -1: no state key."""
+    """Turns of one group that started from the same state have equal numbers; -1: no state key."""
     length_S: Tensor
     trajectory_S: Tensor
-    """Row of `trajectory_names`. It survives `select`, as does `group_S`."""
+    """Row of `trajectory_names`. `select` keeps it, and `group_S`."""
     group_S: Tensor
     seat_S: Tensor
     truncated_S: Tensor
     """The trajectory was cut, not finished: its return continues with `bootstrap_S`."""
     unit_S: Tensor | None = None
-    """Sequences with equal numbers are never separated; None: those of one trajectory. It survives `select`."""
+    """Sequences with equal numbers stay together; None: those of one trajectory do. `select` keeps it."""
     bootstrap_S: Tensor | None = None
-    """Value of the state after the trajectory's last token: zero where it terminated, NaN where the critic has yet to
-    give it; None when that is so of every cut trajectory."""
+    """Value of the state after the trajectory's last token: zero if it terminated, NaN if the critic has not computed
+    it yet; None if that is true of every truncated trajectory."""
     turns_S: Tensor | None = None
-    """How many turns the whole trajectory has: a batch that holds fewer holds only a part of it."""
+    """How many turns the whole trajectory has; a batch with fewer holds only part of it."""
     kept_S: Tensor | None = None
-    """How many tokens of the whole trajectory count: those sampled, less those that the mismatch weight rejects."""
+    """How many tokens of the whole trajectory count: those sampled and not rejected by the mismatch weight."""
     mu_T: Tensor | None = None
-    """Log-prob under the sampler, of the distribution that was sampled; NaN for a sampled token whose sampler is
-    unknown, None where that is so of every one."""
+    """Log-prob under the distribution that was sampled from; NaN for a sampled token whose sampler is unknown, None if
+    that is true of every one."""
     old_T: Tensor | None = None
     """Log-prob under the trainer's weights before the first update on this batch."""
     ref_T: Tensor | None = None
@@ -73,9 +73,9 @@ class TokenBatch:
     return_T: Tensor | None = None
     """The critic's target."""
     mismatch_T: Tensor | None = None
-    """Weight for sampler ≠ trainer; zero: rejected, and out of every denominator."""
+    """Weight for sampler ≠ trainer; zero: rejected, and excluded from every denominator."""
     extra_T: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """Further streams by name: routing to replay, vocabulary statistics, teacher log-probs."""
+    """More streams by name: routing to replay, vocabulary statistics, teacher log-probs."""
     credited: bool = False
     """Whether `compute_credit` has run: it transforms rewards, which must not happen twice."""
     trajectory_names: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ class TokenBatch:
         return row_S, known.numel()
 
     def units(self) -> list[list[int]]:
-        """The sequences of each unit, in the order in which units begin: what every split must keep together."""
+        """The sequences of each unit, ordered by first sequence. Every split must keep them together."""
         units: dict[int, list[int]] = {}
         for sequence, unit in enumerate((self.trajectory_S if self.unit_S is None else self.unit_S).tolist()):
             units.setdefault(unit, []).append(sequence)
@@ -110,21 +110,21 @@ class TokenBatch:
 
     @property
     def sampled_T(self) -> Tensor:
-        """Which tokens the policy sampled: the only ones that are ever trained on."""
+        """Which tokens the policy sampled: the only ones that are trained on."""
         return self.turn_T >= 0
 
     @property
     def waiting_S(self) -> Tensor:
-        """Which sequences belong to a cut trajectory whose bootstrap value is still to come."""
+        """Which sequences belong to a truncated trajectory whose bootstrap value is still missing."""
         return self.truncated_S if self.bootstrap_S is None else self.truncated_S & self.bootstrap_S.isnan()
 
     @property
     def index_T(self) -> Tensor:
-        """Turn index inside the trajectory, per token; -1 for tokens of the environment."""
+        """Turn index in the trajectory, per token; -1 for environment tokens."""
         return torch.where(self.sampled_T, self.index_K[self.turn_T.clamp_min(0)], -1) if self.turns else self.turn_T
 
     def with_(self, **streams: Any) -> TokenBatch:
-        """A copy in which the named fields are replaced."""
+        """A copy with the named fields replaced."""
         return replace(self, **streams)
 
     def to(self, device: str | torch.device) -> TokenBatch:
@@ -132,7 +132,7 @@ class TokenBatch:
         return self._map(lambda _, tensor: tensor.to(device))
 
     def select(self, sequences: Tensor | Sequence[int]) -> TokenBatch:
-        """The batch of these sequences, in this order. It never cuts a sequence; whoever splits keeps `units` whole."""
+        """The batch of these sequences, in this order. It never cuts a sequence; callers must keep `units` whole."""
         chosen_S = torch.as_tensor(sequences, device=self.length_S.device)
         if chosen_S.dtype == torch.bool:
             raise ValueError("select takes the row numbers of sequences, not a mask; use mask.nonzero().squeeze(1)")
@@ -141,7 +141,7 @@ class TokenBatch:
         rows = {"T": _ranges(self.length_S, chosen_S), "K": _ranges(turns_S, chosen_S), "S": chosen_S}
         part = self._map(lambda name, tensor: tensor[rows[name[-1]]])
         new_sequence_S = torch.arange(chosen_S.numel(), device=chosen_S.device)
-        # A sequence's turns move together: from where its first turn was to where it is now.
+        # A sequence's turns move together, by the shift of its first turn.
         moved_S = _starts(turns_S[chosen_S]) - _starts(turns_S)[chosen_S]
         new_sequence_T = new_sequence_S.repeat_interleave(self.length_S[chosen_S])
         return part.with_(
@@ -151,7 +151,7 @@ class TokenBatch:
         )
 
     def place(self, token: int) -> str:
-        """Where a token lies, in words: for messages about bad values."""
+        """Where a token is, in words, for messages about bad values."""
         sequence, turn = int(self.sequence_T[token]), int(self.turn_T[token])
         trajectory = int(self.trajectory_S[sequence])
         name = self.trajectory_names[trajectory] if trajectory < len(self.trajectory_names) else str(trajectory)
@@ -184,7 +184,7 @@ class TokenBatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scores:
-    """What the learner says about a batch now, token by token. Only `logprob_T` is always there.
+    """The learner's current per-token scores for a batch. Only `logprob_T` is always present.
 
     For `Turn`'s example after one update: `Scores(logprob_T=tensor([0, 0, 0, -.1, -.6, -.2, 0, 0, -.2, -.1]))`; entries
     of environment tokens are never read.
@@ -212,5 +212,5 @@ def _ranges(length_S: Tensor, chosen_S: Tensor) -> Tensor:
 
 
 def _starts(length_S: Tensor) -> Tensor:
-    """Where each run begins when runs of these lengths follow each other."""
+    """Where each run begins when runs of these lengths are concatenated."""
     return length_S.cumsum(0) - length_S

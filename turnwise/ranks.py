@@ -1,7 +1,7 @@
 """Ranks: the processes that train one policy together, each on its share of the data.
 
-One small object is handed to whoever needs it: sums over ranks, values that rank 0 decides, and who plays what. With
-one rank nothing changes, to the bit. Rank 0 owns the run folder, the console and the guard.
+One small object provides sums over ranks, values that rank 0 decides, and each rank's share of the work. With one rank
+results are bit-identical. Rank 0 owns the run folder, the console and the guard.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ def alone(values: Tensor) -> Tensor:
 
 
 class Ranks(Protocol):
-    """What a group of ranks must do. Every rank makes the same calls in the same order."""
+    """The interface of a group of ranks. Every rank makes the same calls in the same order."""
 
     @property
     def rank(self) -> int:
-        """Which of them this is, from 0."""
+        """This rank's number, from 0."""
         ...
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         ...
 
     def reduce(self, values: Tensor) -> Tensor:
-        """The sum over all ranks; equal to the bit on each of them."""
+        """The sum over all ranks, bit-identical on each."""
         ...
 
     def gather(self, value: Value) -> list[Value]:
-        """Every rank's plain value, in the order of the ranks."""
+        """Every rank's plain value, in rank order."""
         ...
 
     def broadcast(self, value: Value) -> Value:
@@ -48,21 +48,21 @@ class Ranks(Protocol):
         ...
 
     def share(self, items: Sequence[Value]) -> list[Value]:
-        """This rank's items: contiguous blocks, so that the ranks' shares in order are the whole."""
+        """This rank's items: a contiguous block, so that the shares in rank order are the whole."""
         ...
 
 
 class OneRank:
-    """The only rank there is."""
+    """A single rank."""
 
     rank, size = 0, 1
 
     def reduce(self, values: Tensor) -> Tensor:
-        """Nothing is added."""
+        """The values unchanged."""
         return values
 
     def gather(self, value: Value) -> list[Value]:
-        """The value alone."""
+        """A list of just this value."""
         return [value]
 
     def broadcast(self, value: Value) -> Value:
@@ -78,5 +78,5 @@ ALONE = OneRank()
 
 
 def block(items: Sequence[Value], rank: int, size: int) -> list[Value]:
-    """The contiguous block of one rank; blocks differ in length by at most one."""
+    """The contiguous block of one rank; block lengths differ by at most one."""
     return list(items[len(items) * rank // size : len(items) * (rank + 1) // size])

@@ -1,4 +1,4 @@
-"""The nouns: what an episode is made of. Nothing here needs torch; the packed batch is in `batch`."""
+"""The data types of an episode. They need no torch; the packed batch is in `batch`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class NonFiniteError(ValueError):
-    """A number that is NaN or infinite where training needs one that is not."""
+    """A number that is NaN or infinite where training needs a finite one."""
 
 
 class StopReason(StrEnum):
@@ -25,14 +25,14 @@ class StopReason(StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        """True when the episode says nothing about the policy: such trajectories never enter a batch."""
+        """Whether the episode says nothing about the policy; such trajectories never enter a batch."""
         return self in (StopReason.ENV_ERROR, StopReason.TIMEOUT)
 
 
 POLICY = "policy"
 """The name of a recipe's only policy."""
 CUTS = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL)
-"""Ends by a limit of ours, not by the environment."""
+"""Endings by our limits, not by the environment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,26 +61,26 @@ class Turn:
     policy: str = POLICY
     """Who spoke: a policy of the recipe (`rival`), a snapshot of one (`rival@20`), "" for scripted agents."""
     policy_version: int = 0
-    """The oldest version that had a hand in it: in the weights or in the keys and values."""
+    """The oldest policy version used, in the weights or in the keys and values."""
     reward: float = 0.0
     reward_parts: Mapping[str, float] = field(default_factory=dict[str, float])
     observation: str = ""
-    """The text this turn answers."""
+    """The text that this turn answers."""
     action: str = ""
     """The text of the turn itself."""
     valid: bool = True
-    """Whether the environment could parse the action and allowed it; never so for a turn that was cut."""
+    """Whether the environment parsed and allowed the action; false for a truncated turn."""
     state_key: str | None = None
     """Turns with equal keys inside a group started from the same state (anchor-state credit)."""
     restarts: bool = False
-    """The history was rewritten (not only appended to): `prompt_ids` is a whole prompt and opens a new sequence."""
+    """The history was rewritten, not just extended: `prompt_ids` is a whole prompt and opens a new sequence."""
     sample_seconds: float = 0.0
     env_seconds: float = 0.0
 
 
 @dataclass(kw_only=True, slots=True)
 class Trajectory:
-    """One seat's way through one episode.
+    """One seat's path through one episode.
 
     The two turns of `Turn`'s example, ended by the environment:
 
@@ -95,19 +95,19 @@ class Trajectory:
     stop: StopReason
     terminated: bool = False
     truncated: bool = False
-    """Cut, not finished. A trajectory that is also terminated counts as terminated."""
+    """Cut, not finished. A trajectory that is both counts as terminated."""
     task: Any = None
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Arguments that the environment was built with."""
     seed: int | None = None
     seat: str = "agent"
     episode: str = ""
-    """The episode that the seats of one game share; the trajectory's own id where there is one seat."""
+    """The episode that the seats of one game share; the trajectory's own id if there is one seat."""
     final_ids: Sequence[int] = ()
     """Tokens that arrived after the last turn (a truncated episode's last observation)."""
     final_observation: str = ""
     bootstrap: float | None = None
-    """Value of the state after `final_ids` when already known; else the critic fills it in."""
+    """Value of the state after `final_ids` if known; else the critic fills it in."""
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The environment's last info: success and whatever else it reports."""
 
@@ -121,7 +121,7 @@ class Trajectory:
 
     @property
     def success(self) -> bool:
-        """What the environment said, else whether any reward was earned."""
+        """What the environment reported, else whether any reward was earned."""
         return bool(self.info.get("success", self.reward > 0))
 
 
@@ -136,7 +136,7 @@ class Group:
     id: str
     trajectories: list[Trajectory]
     task_id: str = ""
-    """What its members are tries at; the groups of a game's seats share it."""
+    """The task that its members try; the groups of a game's seats share it."""
 
     def __post_init__(self) -> None:
         self.task_id = self.task_id or self.id

@@ -176,7 +176,7 @@ MISTAKES: list[tuple[Mapping[str, Any], str]] = [
     ({"advantage": "mine.py:part"}, r"without a path or \.py"),
     ({"advantage": "math:pi"}, "math has no function 'pi'"),
     ({"advantage": "math:tau_of_mine"}, "module 'math' has no attribute 'tau_of_mine'"),
-    ({"advantage": "os:system"}, "os has no function 'system' written in Python, and nothing else is called"),
+    ({"advantage": "os:system"}, "os has no function 'system' written in Python"),
     ({"advantage": "builtins:exec"}, "builtins has no function 'exec' written in Python"),
     ({"advantage": "gae", "sampling": "subprocess:Popen"}, "subprocess has no function 'Popen'"),
     ({"advantage": "gae", "scale": "threading:Thread"}, "threading has no function 'Thread'"),

@@ -197,7 +197,7 @@ def test_pass_at_k_is_the_share_of_subsets_that_hold_a_success():
 def test_area_under_curve_weighs_by_the_steps_between_evaluations():
     assert area_under_curve([0, 10, 40], [0.0, 1.0, 1.0]) == pytest.approx((5 + 30) / 40)
     assert area_under_curve([7], [0.3]) == 0.3
-    with pytest.raises(ValueError, match="ever later"):
+    with pytest.raises(ValueError, match="increasing"):
         area_under_curve([0, 10, 10], [0.0, 1.0, 1.0])
 
 

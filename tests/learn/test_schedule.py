@@ -48,6 +48,6 @@ def test_a_longer_schedule_makes_the_rate_jump_and_a_little_longer_one_does_not(
     longer, little, other = (
         decay.model_copy(update=change) for change in ({"steps": 200}, {"steps": 17}, {"warmup": 0})
     )
-    said = "with this change the learning rate of step 17 is 0.00093, where it would have been 0.0001"
+    said = "this change sets the learning rate of step 17 to 0.00093; without it, it would be 0.0001"
     assert find_jump(17, decay, longer) == said
     assert find_jump(9, decay, little) == find_jump(17, decay, other) == ""

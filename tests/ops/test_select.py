@@ -107,7 +107,7 @@ def test_credit_of_a_trajectory_torn_apart_is_refused():
     turns = [TurnShape(), TurnShape(restarts=True)]
     batch = make_case([[EpisodeShape(turns=turns), EpisodeShape()]]).batch
     assert batch.sequences == 3
-    with pytest.raises(ValueError, match="sequences of a trajectory lie apart; compute credit on the whole batch"):
+    with pytest.raises(ValueError, match="are not adjacent; compute credit on the whole batch"):
         gae(batch.select([0, 2, 1]))
 
 

@@ -130,7 +130,7 @@ def test_wrong_critics_are_refused():
         hl_gauss(batch, says(0.0))
     with pytest.raises(ValueError, match="has 3 bins but hl-gauss was given bins=51"):
         hl_gauss(batch, Scores(logprob_T=torch.zeros(1), value_logits_TB=torch.zeros(1, 3)))
-    with pytest.raises(ValueError, match=r"low=1.0 must lie below high=0.0"):
+    with pytest.raises(ValueError, match=r"low=1.0 must be below high=0.0"):
         hl_gauss(batch, says(0.0), low=1.0, high=0.0)
     with pytest.raises(ValueError, match="return_T is not assigned"):
         mse(batch.with_(return_T=None), says(0.0))

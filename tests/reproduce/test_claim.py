@@ -78,8 +78,8 @@ def test_equal_cells_of_two_blocks_are_one_run(tmp_path):
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("controls: [matched", "controls: [lost, matched", "'lost' is none of the arms"),
-        ("matched: st-ppo", "matched: st-pp", "'st-pp' is none of the arms"),
+        ("controls: [matched", "controls: [lost, matched", "'lost' is not one of the arms"),
+        ("matched: st-ppo", "matched: st-pp", "'st-pp' is not one of the arms"),
         ("updates: 4", "update: 4", r"scales\.cpu\.update"),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_user_runs_the_study_on_a_task_of_their_own(tmp_path):
         ("st-ppo", {"train": {"grad_clip": 1.0}}, "train.grad_clip cannot be set: the arm ppo-tight-clip has its own"),
         ("st-ppo", {"algorithm": "grpo"}, "algorithm.preset cannot be set: it is what the study varies"),
         ("st-ppo", {"seed": 3}, "seed cannot be set"),
-        ("st-ppo", {"model": "nano"}, r"from seeds \(pico-\{seed\}\); --scale gpu or .* would take it"),
+        ("st-ppo", {"model": "nano"}, r"from seeds \(pico-\{seed\}\); --scale gpu or .* allows it"),
         (
             "st-ppo",
             {"env": "search/geo-1hop"},

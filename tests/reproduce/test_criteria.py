@@ -47,7 +47,7 @@ def test_a_difference_is_paired_by_seed():
 
 def test_only_seeds_in_common_count_and_two_are_too_few():
     found, text = criterion(minus="b", at_least=0.5).judge([by_seed(6.0, 6.0, 6.0), {1: 5.0, 2: 5.0, 7: 5.0}])
-    assert (found, text) == ("not decided", "too few seeds: 2 of the 3 that an interval takes")
+    assert (found, text) == ("not decided", "too few seeds: 2 of the 3 that an interval needs")
 
 
 def test_a_criterion_says_what_it_asks_for():
@@ -58,14 +58,18 @@ def test_a_criterion_says_what_it_asks_for():
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("arm: rebn, metric: success", "arm: rebm, metric: success", "'rebm' is none of the arms rebn, undiscounted"),
-        ("minus: rebn", "minus: rebm", "'rebm' is none of the arms"),
+        (
+            "arm: rebn, metric: success",
+            "arm: rebm, metric: success",
+            "'rebm' is not one of the arms rebn, undiscounted",
+        ),
+        ("minus: rebn", "minus: rebm", "'rebm' is not one of the arms"),
         ("metric: turns", "metric: tokens", r"criteria\.1\.metric: Input should be 'success', 'turns' or 'reward'"),
         ("at_least: 0.95", "decides: true", r"criteria\.0: a criterion has either at_least or at_most"),
         ("at_least: 0.95", "at_least: 0.9, at_most: 1", "either at_least or at_most"),
         ("at_least: 0.95", "at_leest: 0.95", r"criteria\.0\.at_leest"),
         ("minus: rebn", "minus: undiscounted", "minus itself is always 0"),
-        ("criteria:", "controls: [rebn]\ncriteria:", "controls are held against the method of the thresholds"),
+        ("criteria:", "controls: [rebn]\ncriteria:", "controls are compared with the method in thresholds"),
         ("slip: action", "slip: sentence", r"start\.slip: Input should be 'word' or 'action'"),
     ],
 )

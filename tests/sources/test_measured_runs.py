@@ -106,15 +106,15 @@ def test_a_restored_run_keeps_what_it_has_measured(tmp_path: Path) -> None:
     console.started(recipe, folder.path)
     trainer = Trainer(recipe, folder, {"policy": TextPolicy.load("pico")}, console=console)
     measured = list[dict[str, Any]]()
-    do_what_is_due = trainer._do_what_is_due
+    run_periodic_work = trainer._run_periodic_work
 
     def restore(step: int) -> None:
-        do_what_is_due(step)
+        run_periodic_work(step)
         measured.append(trainer.source.state_dict())
         trainer._restore(trainer.trainees[0])
         measured.append(trainer.source.state_dict())
 
-    trainer._do_what_is_due = restore
+    trainer._run_periodic_work = restore
     trainer.run()
     assert measured[0]["settled"]
     assert measured[0] == measured[1]

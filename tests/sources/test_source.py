@@ -189,10 +189,10 @@ def test_after_a_restore_nothing_is_learned_that_the_policy_given_up_has_played(
     console = Screen()
     console.started(recipe, folder.path)
     trainer = Trainer(recipe, folder, {"policy": TextPolicy.load("pico")}, console=console)
-    do_what_is_due = trainer._do_what_is_due
+    run_periodic_work = trainer._run_periodic_work
 
     def restore_after_three(step: int) -> None:
-        do_what_is_due(step)
+        run_periodic_work(step)
         if step == 3:
             deadline = time.monotonic() + 60
             while not trainer.source.ahead():
@@ -201,7 +201,7 @@ def test_after_a_restore_nothing_is_learned_that_the_policy_given_up_has_played(
             trainer._restore(trainer.trainees[0])
             assert trainer.source.ahead() == {}
 
-    trainer._do_what_is_due = restore_after_three
+    trainer._run_periodic_work = restore_after_three
     assert trainer.run()["step"] == 6
     later = [one for step in (4, 5, 6) for one in trajectories(played(folder.path, step))]
     assert min(turn.policy_version for one in later for turn in one.turns) == 3

@@ -53,7 +53,7 @@ def test_arms_may_differ_in_what_is_compared(tmp_path: Path):
 
 def test_two_arms_of_one_name_are_refused(tmp_path: Path):
     for labels in (("a", "a"), ("a b", "a/b"), ("a", "start"), ("a", "..")):
-        with pytest.raises(ValueError, match="a name of its own"):
+        with pytest.raises(ValueError, match="a unique name"):
             plan_arms(None, [arm("ppo", label=label) for label in labels], seeds=1, output=tmp_path)
 
 
@@ -114,7 +114,7 @@ def test_a_run_is_complete_when_it_or_the_guard_ended_it(tmp_path: Path):
         (["ppo", "pppo"], "unknown algorithm 'pppo'"),
         (["train.steps=3"], "name the algorithms to compare"),
         (["ppo", "st-ppo:train.steps=3"], "differ in train.steps"),
-        (["ppo", "ppo"], "a name of its own"),
+        (["ppo", "ppo"], "a unique name"),
         (["ppo", "--env", "game/nothing"], "unknown environment"),
     ],
 )

@@ -45,7 +45,7 @@ def test_every_command_and_change_is_kept_with_the_step_at_which_it_took_effect(
 
 
 def test_the_screen_says_that_the_rate_of_a_schedule_jumps(changed: tuple[Path, str]) -> None:
-    assert "with this change the learning rate of step 5 is 0.00045, where it would have been 0.0001" in changed[1]
+    assert "this change sets the learning rate of step 5 to 0.00045; without it, it would be 0.0001" in changed[1]
 
 
 @pytest.mark.parametrize("step", [4, 5])

@@ -52,7 +52,7 @@ def test_what_a_run_is_about_cannot_change(finished: Path, change: dict[str, obj
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew_over_its_journals(finished: Path) -> None:
     shutil.rmtree(finished / "checkpoints")
     before = contents(finished)
-    with pytest.raises(ValueError, match="no whole checkpoint left"):
+    with pytest.raises(ValueError, match="no complete checkpoint"):
         resume(finished, console=Screen())
     assert contents(finished) == before
 

@@ -1,4 +1,4 @@
-"""Algorithms as rows of independent choices; what a row means; what it computes."""
+"""Algorithms as rows of independent choices: their meaning and their computation."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from turnwise.ops.credit import Credit
     from turnwise.ops.terms import Level, Loss, Ratios, Terms
 
-# What computes needs torch, which naming and listing algorithms does not: it loads on first use.
+# Computing needs torch; naming and listing algorithms does not. So torch loads on first use.
 _HOME_OF = {
     **dict.fromkeys(("apply_filters", "compute_credit", "compute_loss", "make_scale"), "turnwise.algorithm.objective"),
     **dict.fromkeys(("Level", "Loss", "Ratios", "Terms"), "turnwise.ops.terms"),

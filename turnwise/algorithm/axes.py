@@ -1,7 +1,7 @@
-"""The axes of an algorithm: what a part of each is handed, and what it returns.
+"""The axes of an algorithm: what the parts of each axis receive and return.
 
-The positional parameters below are what a part is called with; everything that a part takes besides is keyword-only
-and an option. A part of the user's own follows the same contract.
+A part is called with the positional parameters below. Its other parameters are options and keyword-only. User-defined
+parts follow the same contract.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class SamplingPart(Protocol):
 
 
 class FilterPart(Protocol):
-    """The group without what is left out; an empty group is dropped."""
+    """The group without the filtered trajectories; an empty group is dropped."""
 
     def __call__(self, group: Group, /) -> Group: ...
 
 
 class RewardPart(Protocol):
-    """The reward of every token, changed."""
+    """The changed reward of every token."""
 
     def __call__(self, batch: TokenBatch, /) -> Tensor: ...
 
 
 class AdvantagePart(Protocol):
-    """An advantage for every token, and the critic's target if there is a critic; None: the row uses no credit."""
+    """An advantage for every token, and the critic's target if there is a critic; None if the row uses no credit."""
 
     def __call__(self, batch: TokenBatch, /) -> Credit | None: ...
 
@@ -56,25 +56,25 @@ class NormalizerPart(Protocol):
 
 
 class RatioPart(Protocol):
-    """The importance ratio of every token. It declares what it is taken against: `Need.OLD` or `Need.SAMPLER`."""
+    """The importance ratio of every token. The part declares its denominator: `Need.OLD` or `Need.SAMPLER`."""
 
     def __call__(self, batch: TokenBatch, logprob_T: Tensor, /) -> Tensor: ...
 
 
 class MismatchPart(Protocol):
-    """A constant weight for every token, zero where it is rejected; None: all weights are one."""
+    """A constant weight for every token, zero if rejected; None if all weights are one."""
 
     def __call__(self, batch: TokenBatch, /) -> Tensor | None: ...
 
 
 class SurrogatePart(Protocol):
-    """The terms that are maximised, one per token, turn, sequence or unit."""
+    """The terms to maximise, one per token, turn, sequence or unit."""
 
     def __call__(self, batch: TokenBatch, scores: Scores, ratios: Ratios, /) -> Terms: ...
 
 
 class ScalePart(Protocol):
-    """A stateful step scale, one per run; None: steps are taken as they are."""
+    """A stateful step scale, one per run; None if steps are not scaled."""
 
     def __call__(self) -> StepScale | None: ...
 
@@ -102,7 +102,7 @@ Contract = TypeVar("Contract", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Axis(Generic[Contract]):
-    """One axis: its name, where its table is, and what its parts are called with. Its table loads on use."""
+    """One axis: its name, its table and how its parts are called. The table loads on first use."""
 
     name: str
     home: str
@@ -110,13 +110,13 @@ class Axis(Generic[Contract]):
 
     @property
     def table(self) -> Mapping[str, Contract]:
-        """The parts that ship with us, by kind."""
+        """The built-in parts by kind."""
         module, _, table = self.home.partition(":")
         return getattr(import_module(f"turnwise.ops.{module}"), table)
 
     @property
     def handed(self) -> list[str]:
-        """Names of what a part is handed."""
+        """Names of a part's positional parameters."""
         return list(inspect.signature(self.contract).parameters)[1:]
 
 
@@ -143,7 +143,7 @@ _ALL: Mapping[str, Axis[Any]] = {
 
 
 class _Tables(Mapping[str, Mapping[str, Callable[..., Any]]]):
-    """The tables by the name of their axis. They load on use: naming an axis, or an algorithm, needs no torch."""
+    """The tables by axis name. They load on first use: naming an axis or an algorithm needs no torch."""
 
     def __getitem__(self, axis: str) -> Mapping[str, Callable[..., Any]]:
         return _ALL[axis].table
@@ -156,7 +156,7 @@ class _Tables(Mapping[str, Mapping[str, Callable[..., Any]]]):
 
 
 AXES: Mapping[str, Mapping[str, Callable[..., Any]]] = _Tables()
-"""Each axis owns a table of functions; a row of an algorithm picks from them."""
+"""Each axis owns a table of functions; an algorithm picks from them."""
 
 
 def axis_named(name: str) -> Axis[Any]:

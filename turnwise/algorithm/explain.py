@@ -1,4 +1,4 @@
-"""An algorithm as the equation that its row composes to, in plain text."""
+"""An algorithm as a plain-text equation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def explain(row: Algorithm) -> str:
 def equation(axis: str, part: Part) -> str:
     """The equation of a part: the second paragraph of its docstring.
 
-    A line that begins with the name of an option belongs to it, and is left out when that option is None.
+    A line that begins with the name of an option is left out when that option is None.
     """
     paragraphs = inspect.cleandoc(function_of(axis, part.kind).__doc__ or "").split("\n\n")
     text = textwrap.dedent(paragraphs[1]) if len(paragraphs) > 1 else paragraphs[0]
@@ -33,7 +33,7 @@ def equation(axis: str, part: Part) -> str:
 
 
 def _changed(row: Algorithm) -> list[str]:
-    """The axes in which a row differs from the preset whose name it bears."""
+    """The axes in which a row differs from the preset of the same name."""
     original = preset(row.name)
     return [axis for axis in Algorithm.model_fields if getattr(row, axis) != getattr(original, axis)]
 
@@ -86,7 +86,7 @@ def _is_neutral(axis: str, part: Part) -> bool:
 
 
 def _parts(row: Algorithm) -> Iterator[str]:
-    described = ("filters", "weights", "regularizers", "value_loss")  # where the objective and the schedule are
+    described = ("filters", "weights", "regularizers", "value_loss")  # shown with the objective and the schedule
     for axis, part in row.parts():
         if axis not in described and not _is_neutral(axis, part):
             text = equation(axis, part)

@@ -1,4 +1,4 @@
-"""From a scored batch to credit, from credit to the loss: the trainer knows these functions and no algorithm."""
+"""From a scored batch to credit, from credit to the loss. The trainer calls these for every algorithm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from turnwise.types import Group
 
 
 def apply_filters(row: Algorithm, groups: Sequence[Group]) -> list[Group]:
-    """Leave out what the row's filters leave out; groups without trajectories go too."""
+    """Apply the row's filters and drop empty groups."""
     kept = list(groups)
     for part in row.filters:
         kept = [bind(axes.FILTERS, part)(group) for group in kept]
@@ -39,8 +39,8 @@ def apply_filters(row: Algorithm, groups: Sequence[Group]) -> list[Group]:
 def compute_credit(row: Algorithm, batch: TokenBatch, *, reduce: Reduce = alone) -> TokenBatch:
     """The batch with rewards transformed and advantage, return, mismatch weight and units assigned.
 
-    Takes the whole rollout, before it is split; `reduce` sums batch statistics over ranks. Impossible rows are refused,
-    and so are a batch that has its credit already and one with a part of a trajectory.
+    Takes the whole rollout, before it is split; `reduce` sums batch statistics over ranks. Raises ValueError for
+    impossible rows, batches that already have credit, and batches with only part of a trajectory.
     """
     resolve(row)
     _require_no_credit(batch)
@@ -63,7 +63,7 @@ def compute_credit(row: Algorithm, batch: TokenBatch, *, reduce: Reduce = alone)
 
 
 def _empty(row: Algorithm, batch: TokenBatch, reduce: Reduce) -> TokenBatch:
-    """The credit of a rank without data: no part but the normaliser is asked, which sums over ranks."""
+    """The credit of a rank without data: only the normaliser runs, because it sums over ranks."""
     nothing_T = torch.zeros_like(batch.reward_T)
     if Need.ADVANTAGE in row.needs:
         advantage_T = bind(axes.NORMALIZER, row.normalizer)(batch, nothing_T, reduce)
@@ -72,9 +72,9 @@ def _empty(row: Algorithm, batch: TokenBatch, reduce: Reduce) -> TokenBatch:
 
 
 def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: Counts | None = None) -> Loss:
-    """The loss of a micro-batch: a weighted sum, so that micro-batches and ranks simply add up.
+    """The loss of a micro-batch: a weighted sum, so micro-batches and ranks add up.
 
-    `counts` are those of the whole optimiser step, over all micro-batches and ranks; without them this batch is it.
+    `counts` cover the whole optimiser step, over all micro-batches and ranks; the default is this batch alone.
     """
     counts = counts or Counts.of(batch)
     _check_shape(batch, scores.logprob_T)
@@ -136,7 +136,7 @@ def _nothing(row: Algorithm, batch: TokenBatch, scores: Scores) -> Loss:
 def token_ratios(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> tuple[Tensor, Tensor]:
     """The ratio of every token as the row takes it, and where its surrogate clips; (1, False) on environment tokens.
 
-    For looking at a batch; the loss itself comes from `compute_loss`.
+    For inspection; `compute_loss` computes the loss.
     """
     _check_shape(batch, logprob_T)
     with torch.no_grad():
@@ -145,15 +145,15 @@ def token_ratios(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> tuple[
 
 
 def make_scale(row: Algorithm) -> StepScale | None:
-    """The row's step scale: stateful, one per run; None when steps are taken as they are."""
+    """The row's step scale: stateful, one per run; None if steps are not scaled."""
     return bind(axes.SCALE, row.scale)()
 
 
 def _require_no_credit(batch: TokenBatch) -> None:
     if batch.credited:
         raise ValueError(
-            "this batch has its credit already, and a second compute_credit would transform its rewards again; "
-            "give it the packed and scored batch"
+            "this batch already has credit, and a second compute_credit would transform its rewards again; "
+            "pass the packed and scored batch"
         )
 
 
@@ -171,7 +171,7 @@ def _credit(part: Part, batch: TokenBatch) -> Credit | None:
 
 
 def _stream(axis: str, part: Part, batch: TokenBatch, values_T: Any) -> Tensor:
-    """What a part returned, as a constant: one floating-point number per token, or an error that names the part."""
+    """A part's result as a constant: one floating-point number per token, or an error that names the part."""
     if not isinstance(values_T, Tensor) or not values_T.is_floating_point():
         found = values_T.dtype if isinstance(values_T, Tensor) else type(values_T).__name__
         raise ValueError(f"{axis} {part.kind} returned {found}; it must be a tensor of floating-point numbers")
@@ -193,7 +193,7 @@ def _check_shape(batch: TokenBatch, logprob_T: Tensor) -> None:
 
 
 def _on_sampled(batch: TokenBatch, scores: Scores) -> Scores:
-    """Environment tokens never enter: whatever the learner wrote there becomes a constant, in value and in gradient."""
+    """Replace the scores of environment tokens with constants, in value and in gradient."""
     streams: dict[str, Tensor | None] = {item.name: getattr(scores, item.name) for item in fields(scores)}
     return replace(scores, **{name: _zero_elsewhere(batch, x) for name, x in streams.items() if x is not None})
 
@@ -219,7 +219,7 @@ def _surrogate(row: Algorithm, batch: TokenBatch, scores: Scores) -> tuple[Tenso
 def _ratio(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> Tensor:
     base_T = batch.mu_T if Need.SAMPLER in row.facts("ratio") else batch.old_T
     if base_T is None and Need.RATIO not in row.facts("surrogate"):
-        return torch.ones_like(logprob_T)  # such a row takes its data for the present policy's
+        return torch.ones_like(logprob_T)  # such a row assumes on-policy data
     return bind(axes.RATIO, row.ratio)(batch, logprob_T)
 
 
@@ -242,7 +242,7 @@ def _masked_sum(weight: Tensor, penalty: Tensor) -> Tensor:
 
 
 def _value_loss(row: Algorithm, batch: TokenBatch, scores: Scores, valued_T: Tensor, counts: Counts) -> Tensor:
-    """The critic's mean loss over tokens or, at their first token, over turns; times its coefficient."""
+    """The critic's mean loss over tokens, or over turns at their first token, times its coefficient."""
     loss_T = bind(axes.VALUE_LOSS, row.critic.loss)(batch, scores)
     count = counts.turns if row.critic.level == "turn" else counts.tokens
     return row.critic.coef * _masked_sum(valued_T.to(loss_T) / max(count, 1), loss_T)

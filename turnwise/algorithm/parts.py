@@ -1,4 +1,4 @@
-"""A part: one named choice on one axis, with its options checked against the function that it names."""
+"""A part: one named choice on one axis, with its options checked against its function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from turnwise.outside import is_unread, load
 class Part(BaseModel):
     """A choice such as `gae` with `gamma=0.99`. In YAML: `gae`, or `{kind: gae, gamma: 0.99}`.
 
-    A kind of the form `package.module:function` names a part that lives outside.
+    A kind of the form `package.module:function` names a user-defined part.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -50,17 +50,17 @@ def bind(axis: Axis[Contract], part: Part) -> Contract:
 
 
 def facts(axis: str, part: Part) -> frozenset[Fact]:
-    """What the part declares with its options: what it needs, and what the rules may know."""
+    """What the part declares with its options: its needs and traits."""
     return frozenset() if is_unread(part.kind) else facts_of(function_of(axis, part.kind), part.options)
 
 
 def is_silent(axis: str, part: Part) -> bool:
-    """Whether the part declares nothing at all, as many parts of users do: the rules then leave it alone."""
+    """Whether the part declares nothing, as many user-defined parts do; the rules then skip it."""
     return is_unread(part.kind) or not has_declared(function_of(axis, part.kind))
 
 
 def function_of(axis: str, kind: str) -> Callable[..., Any]:
-    """The function behind a kind; ValueError names the axis and what there is."""
+    """The function behind a kind; ValueError names the axis and the choices."""
     table = AXES[axis]
     if kind in table:
         return table[kind]
@@ -85,24 +85,24 @@ def _outside_function(axis: str, kind: str) -> Callable[..., Any]:
         why = f"{module} is not importable from here; set PYTHONPATH to the folder that holds it" if missing else error
         raise ValueError(f"{refusal}: {why}") from error
     if not _is_function(axis, found):
-        raise ValueError(f"{refusal}: {module} has no function {name!r} written in Python, and nothing else is called")
+        raise ValueError(f"{refusal}: {module} has no function {name!r} written in Python")
     return found
 
 
 def _is_function(axis: str, found: Any) -> bool:
-    """Decided without a call, because a recipe may name anything, `os:system` included; scales are classes too."""
+    """Check without calling it, because a recipe may name anything, even `os:system`. Scales may be classes."""
     is_scale = axis == "scale" and inspect.isclass(found) and hasattr(found, "observe") and hasattr(found, "finish")
     return inspect.isfunction(found) or is_scale
 
 
 def _check_signature(axis: str, part: Part) -> None:
-    """A part from outside is called with what its axis hands over; everything else must be keyword-only."""
+    """Check that a user-defined part takes its axis's positional parameters and only keyword-only options."""
     handed, function = axis_named(axis).handed, function_of(axis, part.kind)
     taken, kinds = _positional(function), {each.kind for each in inspect.signature(function).parameters.values()}
     if len(taken) < len(handed) or kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
         raise ValueError(
             f"{axis}: {part.kind} is called with ({', '.join(handed)}) and options; it takes "
-            f"{inspect.signature(function)}: name what is handed over and every option"
+            f"{inspect.signature(function)}: name the positional parameters and every option"
         )
     if options := taken[len(handed) :]:
         raise ValueError(

@@ -1,6 +1,6 @@
-"""Known algorithms as rows: each line says only how it differs from the defaults of `Algorithm`.
+"""Known algorithms as rows: each lists only its differences from the defaults of `Algorithm`.
 
-Constants that our sources do not settle bear one of the `MARKS`; treat them as starting points.
+Constants that our sources do not settle carry one of the `MARKS`; treat them as starting points.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ MARKS: Mapping[str, str] = {
     "[I]": "inferred from the code base that the paper most plausibly builds on: a starting point",
     "[M]": "from memory, not checked against the source: a starting point",
 }
-"""How sure a constant is."""
+"""How well established a constant is."""
 
 NOTES: Mapping[str, str] = {
     "s-ppo": "Token-level twin of st-ppo; the same things are established and open.",
@@ -183,7 +183,7 @@ st-ppo over five rates, and on SmolLM2 with three seeds. On-policy it is turn-pp
 
 
 def preset(name: str) -> Algorithm:
-    """The algorithm of that name, as a row that can be overridden."""
+    """The named algorithm, as a row that can be overridden."""
     if name not in PRESETS:
         close = difflib.get_close_matches(name, PRESETS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""

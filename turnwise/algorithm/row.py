@@ -28,7 +28,7 @@ class Critic(BaseModel):
     level: Literal["none", "token", "turn"] = "none"
     loss: Part = Part(kind="mse")
     coef: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Weighs the value loss against the policy's. It matters where both move one trunk (`train.critic: shared`)."""
+    """Weighs the value loss against the policy's. It matters if both share a trunk (`train.critic: shared`)."""
     warmup: int = Field(default=0, ge=0, strict=True)
     """Optimiser steps in which only the critic learns."""
 
@@ -48,8 +48,8 @@ class Algorithm(BaseModel):
     reward: tuple[Part, ...] = ()
     advantage: Part = NONE
     cut: Literal["lost", "bootstrap"] = "lost"
-    """What follows where a limit of turns, tokens or context ended an episode: nothing, or what the critic expects
-    there. A policy that is paid what the critic expects learns to run into the limit."""
+    """What follows when a limit of turns, tokens or context ends an episode: nothing, or the critic's value. A policy
+    that is paid the critic's value learns to run into the limit."""
     normalizer: Part = NONE
     ratio: Part = Part(kind="token")
     mismatch: Part = NONE
@@ -61,9 +61,9 @@ class Algorithm(BaseModel):
     epochs: int = Field(default=1, ge=1, strict=True)
     minibatches: int = Field(default=1, ge=1, strict=True)
     max_lag: int = Field(default=0, ge=0, strict=True)
-    """How many versions behind the learner a sampled turn may be; 0 is synchronous."""
+    """How many versions a sampled turn may be behind the learner; 0 is synchronous."""
     compares: Literal["seat", "task"] = "seat"
-    """Who is in a group: the tries of one seat at a task, or those of all seats that the policy plays."""
+    """What forms a group: the tries of one seat at a task, or of all seats that the policy plays."""
 
     @field_validator(
         "sampling", "advantage", "normalizer", "ratio", "mismatch", "surrogate", "scale", "weights", mode="after"
@@ -90,14 +90,14 @@ class Algorithm(BaseModel):
             raise ValueError("; ".join(_readable(item) for item in error.errors())) from None
 
     def override(self, changes: Mapping[str, Any]) -> Self:
-        """The row with some choices changed. Options without a `kind` change only those options of the part."""
+        """The row with some choices changed. Options without a `kind` change only those options."""
         merged = self.model_dump()
         for axis, change in changes.items():
             merged[axis] = _merge(merged.get(axis), change)
         return self.of(merged)
 
     def to_yaml(self) -> str:
-        """The row as a recipe writes it."""
+        """The row as recipe YAML."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
 
     @property
@@ -109,7 +109,7 @@ class Algorithm(BaseModel):
         return self.critic.level != "none"
 
     def parts(self) -> Iterator[tuple[str, Part]]:
-        """Every part that the row is made of, with its axis."""
+        """Every part of the row, with its axis."""
         for axis in AXES:
             if axis in _LISTS:
                 yield from ((axis, part) for part in getattr(self, axis))
@@ -119,13 +119,13 @@ class Algorithm(BaseModel):
             yield "value_loss", self.critic.loss
 
     def facts(self, *axes: str) -> frozenset[Fact]:
-        """What the parts of these axes declare; of all axes where none is named."""
+        """What the parts of these axes declare; by default, of all axes."""
         chosen = [facts(axis, part) for axis, part in self.parts() if not axes or axis in axes]
         return frozenset[Fact]().union(*chosen)
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What the parts need together: the learner provides exactly this."""
+        """What the parts need; the learner provides exactly this."""
         return frozenset(fact for fact in self.facts() if isinstance(fact, Need))
 
     @property
@@ -151,7 +151,7 @@ def _unknown_axis(axis: str, axes: list[str]) -> str:
 
 
 def _check_shape(axis: str, choice: Any) -> None:
-    """Refuse a choice of the wrong shape with the way to write it."""
+    """Refuse a choice of the wrong shape and say how to write it."""
     nothing = choice is None or choice == "none"
     if axis == "critic" and not isinstance(choice, (Mapping, Critic)):
         raise ValueError(f"critic is a mapping; write critic: {{level: {'none' if nothing else choice}}}")

@@ -1,7 +1,7 @@
-"""Which rows make no sense, and which deserve a warning. Every message names the axis and the fix.
+"""Which rows are impossible, and which get a warning. Every message names the axis and the fix.
 
-The rules ask what parts declare (`ops/facts.py`), never what they are called. A part that declares nothing, such as
-most parts of users, is left alone.
+The rules check what parts declare (`ops/facts.py`), never their names. They skip parts that declare nothing, such as
+most user-defined parts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def resolve(row: Algorithm) -> list[str]:
 
 
 def _of_parts(row: Algorithm, *, fatal: bool) -> Iterator[str]:
-    """What parts say against their own options."""
+    """The parts' own objections to their options."""
     for axis, part in row.parts():
         if not is_unread(part.kind):
             for text in objections(function_of(axis, part.kind), part.options, fatal=fatal):
@@ -32,7 +32,7 @@ def _of_parts(row: Algorithm, *, fatal: bool) -> Iterator[str]:
 
 def _credit_refusals(row: Algorithm) -> Iterator[str]:
     advantage, normalizer = row.facts("advantage"), row.facts("normalizer")
-    silent = is_silent("advantage", row.advantage)  # then it may be anything
+    silent = is_silent("advantage", row.advantage)  # then nothing is known about it
     if Trait.NEUTRAL in advantage:
         if Need.ADVANTAGE in row.needs:
             yield f"surrogate={row.surrogate.kind} needs an advantage; set advantage, to gae or group-mean for instance"

@@ -1,1 +1,1 @@
-"""Looking at a recorded run again: its tokens, its losses, its episodes."""
+"""Audits of a recorded run: its tokens, its losses, its episodes."""

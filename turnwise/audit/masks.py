@@ -1,7 +1,7 @@
-"""Which tokens are the policy's, by the recorded texts, and whether these are the ones that a step trained on.
+"""Which tokens the policy wrote, by the recorded texts, and whether a step trained on exactly those.
 
-`pack` decides what is trained on, so nothing here asks `pack` who wrote a token: the chat template renders every
-observation again, and what follows it in a turn is the policy's.
+`pack` decides what is trained on, so this check does not use `pack`: the chat template renders every observation
+again, and the policy wrote what follows it in a turn.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from turnwise.runs.disk import RunFolderError
 from turnwise.types import Trajectory, Turn
 
 Tokens = Mapping[int, int]
-"""The policy's tokens of a trajectory: their ids by their places among all its tokens."""
+"""The policy's tokens of a trajectory: ids by position in the trajectory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """What counted as the policy's: `Trained(who="the step trained on", tokens={"geo-17/0": {3: 40}})`."""
+    """The tokens counted as the policy's: `Trained(who="the step trained on", tokens={"geo-17/0": {3: 40}})`."""
 
     who: str
     tokens: Mapping[str, Tokens]
@@ -41,7 +41,7 @@ def trained_by_batch(batch: TokenBatch) -> Trained:
 
 
 def trained_by_rows(rows: Iterable[Mapping[str, Any]]) -> Trained | None:
-    """What a step trained on by the lines of its token ledger; None where these do not say it."""
+    """What a step trained on, by its token ledger; None if the ledger does not say."""
     tokens: dict[str, Tokens] = {}
     for row in rows:
         if "spans" not in row:
@@ -54,7 +54,7 @@ def trained_by_rows(rows: Iterable[Mapping[str, Any]]) -> Trained | None:
 
 
 def check_masks(trajectories: Sequence[Trajectory], renderer: Renderer, trained: Sequence[Trained]) -> None:
-    """Raise ValueError at the first token that the ledger or a claim gives to the wrong speaker."""
+    """Raise ValueError at the first token that the ledger or a `Trained` assigns to the wrong speaker."""
     sound = {each.id: each for each in trajectories if not each.stop.is_failure}
     for each in trained:
         for name in each.tokens.keys() - sound.keys():
@@ -68,12 +68,12 @@ def check_masks(trajectories: Sequence[Trajectory], renderer: Renderer, trained:
 
 
 def _spoken(trajectory: Trajectory, renderer: Renderer) -> Iterator[tuple[int, int]]:
-    """The policy's tokens by the texts: what comes after each rendered observation."""
+    """The policy's tokens by the texts: those after each rendered observation."""
     conversation = renderer.open()
     for start, turn in _starts(trajectory):
         tokens = [*turn.prompt_ids, *turn.sampled_ids]
         prompt = conversation.observe(turn.observation).ids
-        # Where the prompt is not what the texts give they cannot tell; the check of the tokens says so.
+        # If the prompt differs from the texts, they cannot tell; the token check reports it.
         length = len(prompt) if tokens[: len(prompt)] == prompt else len(turn.prompt_ids)
         conversation.record(tokens[length:])
         yield from enumerate(tokens[length:], start=start + length)
@@ -85,7 +85,7 @@ def _recorded(trajectory: Trajectory) -> Iterator[tuple[int, int]]:
 
 
 def _starts(trajectory: Trajectory) -> Iterator[tuple[int, Turn]]:
-    """Every turn with the place of its first token among all tokens of the trajectory."""
+    """Every turn with the position of its first token in the trajectory."""
     start = 0
     for turn in trajectory.turns:
         yield start, turn

@@ -34,14 +34,14 @@ _CHANGING = tuple(name for name in Recipe.model_fields if name not in (*FIXED, "
 
 @dataclass(frozen=True, kw_only=True)
 class Recording:
-    """One stage of a run, to look at: `Recording.open("runs/geo")`, or `runs/geo/sft` for its imitation."""
+    """One recorded stage of a run: `Recording.open("runs/geo")`, or `runs/geo/sft` for its imitation."""
 
     run: RunFolder
     recipe: Recipe
 
     @classmethod
     def open(cls, folder: str | Path) -> Recording:
-        """The recording in a run's folder, on the device of the run where this machine has one."""
+        """The recording in a run's folder, on the run's device if this machine has one."""
         run = RunFolder.open(folder)
         recipe = load_recipe(run.path / "config.yaml")
         run.check_journals()
@@ -56,7 +56,7 @@ class Recording:
         return self.recipe.stage == "imitation"
 
     def recipe_at(self, step: int) -> Recipe:
-        """The recipe with which a step was learnt: a run may have been resumed with changes."""
+        """The recipe of a step: a run may have been resumed with changes."""
         fixed = {name: getattr(self.recipe, name) for name in FIXED}  # the history must not name other code
         try:
             then = Recipe.model_validate({**self.run.config_at(step), **fixed})
@@ -66,11 +66,11 @@ class Recording:
         return self.recipe.model_copy(update=changed)
 
     def temperature(self, step: int) -> float:
-        """What log-probs are taken at; demonstrations were sampled by nobody, least of all at a temperature."""
+        """The temperature of log-probs; demonstrations were not sampled and have none."""
         return 1.0 if self.imitates else self.recipe_at(step).rollout.temperature
 
     def require_ledgers(self, steps: Sequence[int]) -> None:
-        """Raise unless the trajectories of all these steps were written."""
+        """Raise unless the trajectories of all these steps are on disk."""
         recorded = set(self.run.rollout_steps())
         if not recorded:
             raise ValueError(
@@ -84,12 +84,12 @@ class Recording:
             )
 
     def groups(self, step: int) -> list[Group]:
-        """What a step learnt from."""
+        """The episodes of a step."""
         return read_groups(self.run.rollouts_file(step))
 
     @cached_property
     def journals(self) -> RunData:
-        """What its journals say; RunFolderError where one is damaged."""
+        """Its journals; RunFolderError if one is damaged."""
         return read_whole_run(self.run.path)
 
     def metrics(self) -> dict[int, dict[str, Any]]:
@@ -97,31 +97,31 @@ class Recording:
         return {row["step"]: row for row in self.journals.metrics}
 
     def guard_events(self, step: int) -> list[dict[str, Any]]:
-        """What the guard saw and did after a step."""
+        """The guard's events after a step."""
         return [event for event in self.journals.incidents if event["step"] == step]
 
     def checkpoint(self, step: int) -> Path | None:
-        """The checkpoint of a step; None where it is not kept, or not whole."""
+        """The checkpoint of a step; None if it is missing or incomplete."""
         return self.run.checkpoints.find(step)
 
     def groups_of(self, name: str, step: int) -> list[Group]:
-        """What a policy had to learn from in a step: what was played at its seats."""
+        """What a policy learned from in a step: the episodes at its seats."""
         return at_seats(self.groups(step), seats_of(self.recipe, name))
 
     def origin(self, name: str) -> str | Path:
         """The model with which a policy began the stage."""
         frozen = policies_of(self.recipe)[name].frozen
-        if (first := self.checkpoint(0)) is not None and not frozen:  # an adapter that is merged into it is still zero
+        if (first := self.checkpoint(0)) is not None and not frozen:  # an adapter merged into it is still zero
             return policy_folder(first, name)
         if self.imitates or self.recipe.sft is None:
             return recipe_of(self.recipe, name).model.name
         imitated = RunFolder.open(self.run.path / SFT).checkpoints.latest()
         if imitated is None:
-            raise ValueError(f"{self.run.path / SFT} has no whole checkpoint, with which reinforcement began")
+            raise ValueError(f"{self.run.path / SFT} has no complete checkpoint, and reinforcement started from it")
         return imitated
 
     def learner(self, name: str, step: int) -> Learner:
-        """A policy's learner as it was after `step` steps, of which a checkpoint is kept; 0: as it began."""
+        """A policy's learner after `step` steps, from its checkpoint; 0: at the start."""
         policy = load_policy(recipe_of(self.recipe, name), self.origin(name))
         learner = self._make_learner(name, policy, step + 1)
         if step:
@@ -135,7 +135,7 @@ class Recording:
         return learner
 
     def successor(self, learner: Learner, step: int) -> Learner:
-        """The learner as a command made it that took the run on before `step` with a change."""
+        """The learner as rebuilt when the run was resumed before `step` with a change."""
         changed = self._make_learner(learner.name, learner.policy, step, learner.reference)
         hand_over(learner, changed)
         return changed
@@ -153,12 +153,12 @@ class Recording:
         )
 
     def other_circumstances(self) -> list[str]:
-        """What is not as it was when the run was recorded, and may change the last bits."""
+        """What has changed since the run was recorded and may change the last bits."""
         return changed_circumstances(self.run.meta, circumstances(self.recipe.device))
 
 
 def spans(steps: Sequence[int]) -> str:
-    """Many numbers in few words: `spans([1, 2, 3, 8])` is "1-3, 8"."""
+    """Step numbers as ranges: `spans([1, 2, 3, 8])` is "1-3, 8"."""
     found: list[tuple[int, int]] = []
     for step in steps:
         if found and step == found[-1][1] + 1:

@@ -1,7 +1,7 @@
-"""Learns one recorded step again from its ledger and compares every number of it with what was recorded.
+"""Repeats one recorded learning step from its ledger and compares every number with the record.
 
 A run is a function of (recipe, seed), so on the same machine the numbers are equal to the last bit. No environment is
-needed: the ledgers hold the episodes. Between the newest checkpoint and the step, all steps are learnt again.
+needed: the ledgers hold the episodes. All steps between the newest checkpoint and this one are repeated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMPARED = ("loss/", "train/")
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """One number, as it was and as it came out: None where it is missing or was not finite."""
+    """One number, recorded and replayed: None if it is missing or was not finite."""
 
     name: str
     recorded: float | None
@@ -40,7 +40,7 @@ class Compared:
 
     @property
     def difference(self) -> float:
-        """How far apart the two are; infinite where only one of them is a number."""
+        """The difference between the two; infinite if only one is a number."""
         if self.recorded is None or self.replayed is None:
             return 0.0 if self.same else float("inf")
         return abs(self.recorded - self.replayed)
@@ -48,18 +48,18 @@ class Compared:
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """A step that was learnt again."""
+    """A replayed step."""
 
     step: int
     start: int
-    """The checkpoint from which it was learnt again; 0: the beginning of the run."""
+    """The checkpoint that the replay started from; 0: the beginning of the run."""
     numbers: list[Compared]
     circumstances: list[str]
-    """What is not as it was when the run was recorded."""
+    """What has changed since the run was recorded."""
 
     @property
     def same(self) -> bool:
-        """Whether every number came out as it was recorded."""
+        """Whether every number matches the record."""
         return all(number.same for number in self.numbers)
 
     @property
@@ -79,7 +79,7 @@ class Replayed:
 
 
 def replay_step(folder: Path, step: int, *, note: Callable[[str], None] | None = None) -> Replayed:
-    """Learn step `step` of a run again; `note` hears which step is being learnt."""
+    """Replay step `step` of a run; calls `note` with each step being learned."""
     recording = Recording.open(folder)
     recorded = recording.metrics()
     if step not in recorded:
@@ -87,7 +87,7 @@ def replay_step(folder: Path, step: int, *, note: Callable[[str], None] | None =
     start = _find_start(recording, step)
     recording.require_ledgers(range(start + 1, step + 1))
     _refuse_restores(recording, range(start + 1, step))
-    torch.set_num_threads(recording.run.circumstance("threads", int))  # sums in another order would be other sums
+    torch.set_num_threads(recording.run.circumstance("threads", int))  # the order of sums affects rounding
     numbers: list[Compared] = []
     for name in trained_policies(recording.recipe):
         report = _learn_again(recording, name, start, step, note)
@@ -102,7 +102,7 @@ def replay_step(folder: Path, step: int, *, note: Callable[[str], None] | None =
 
 
 def _find_start(recording: Recording, step: int) -> int:
-    """The newest whole checkpoint before the step; the beginning needs none, for it follows from the recipe."""
+    """The newest complete checkpoint before the step; 0 needs none, because the recipe defines it."""
     for kept in reversed(recording.run.checkpoints.steps()):
         if 0 < kept < step and (checkpoint := recording.checkpoint(kept)) is not None:
             standings = [policy["standing"] for policy in read_state(checkpoint)["policies"].values()]
@@ -113,7 +113,7 @@ def _find_start(recording: Recording, step: int) -> int:
 
 
 def _refuse_restores(recording: Recording, between: range) -> None:
-    """Which state a guard went back to is in no ledger, so a step after that cannot be reached by learning."""
+    """Refuse steps after a guard's restore: ledgers do not record which state it restored."""
     for step in between:
         for event in recording.guard_events(step):
             went_back = event["action"] == "restore" or (event["action"] == "stop" and event["signal"] != "faults")
@@ -127,7 +127,7 @@ def _refuse_restores(recording: Recording, between: range) -> None:
 
 
 def _learn_again(recording: Recording, name: str, start: int, step: int, note: Callable[[str], None] | None) -> Report:
-    """A policy's steps start + 1 to `step`, with what the guard did in between; the last one's report."""
+    """Repeat a policy's steps start + 1 to `step`, with the guard's actions; returns the last report."""
     learner, recipe, report = recording.learner(name, start), recording.recipe_at(start + 1), Report()
     for number in range(start + 1, step + 1):
         if note is not None:
@@ -135,7 +135,7 @@ def _learn_again(recording: Recording, name: str, start: int, step: int, note: C
         if (now := recording.recipe_at(number)) != recipe:
             learner, recipe = recording.successor(learner, number), now
         batch = learner.prepare(recording.groups_of(name, number))
-        # Whether an update is left out depends on its own numbers alone, so the guard decides as it did.
+        # Skipping an update depends only on its own numbers, so the guard decides as before.
         report = Report() if batch is None else learner.learn(batch, number, Guard(recipe.guard).allows)
         if number < step:
             _carry_on(recording, learner, number)
@@ -143,7 +143,7 @@ def _learn_again(recording: Recording, name: str, start: int, step: int, note: C
 
 
 def _carry_on(recording: Recording, learner: Learner, step: int) -> None:
-    """What happened after a step: a smaller learning rate, a new reference."""
+    """Apply what happened after a step: a smaller learning rate, a new reference."""
     recipe = recipe_of(recording.recipe_at(step), learner.name)
     events = [event for event in recording.guard_events(step) if event.get("policy", learner.name) == learner.name]
     if any(event["action"] == "shrink" for event in events):

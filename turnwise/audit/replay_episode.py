@@ -1,4 +1,4 @@
-"""Plays one recorded episode again: the same actions against a fresh environment with the same seed."""
+"""Replays one recorded episode: the same actions in a fresh environment with the same seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CUT_BY_AGENT = (StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL)
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedMoment:
-    """What the environment said at one moment of an episode, then and now; None where there was no such moment."""
+    """The environment's answer at one point of an episode, then and now; None if there was none."""
 
     seat: str
     place: str
@@ -33,7 +33,7 @@ class ReplayedMoment:
 
     @property
     def same_observation(self) -> bool:
-        """Whether the agent would have read the same."""
+        """Whether the observations are equal."""
         return _part(self.recorded, 0) == _part(self.replayed, 0)
 
     @property
@@ -44,16 +44,16 @@ class ReplayedMoment:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedEpisode:
-    """An episode that was played again."""
+    """A replayed episode."""
 
     id: str
     moments: list[ReplayedMoment]
     deterministic: bool
-    """Whether two fresh environments answered alike; only asked when one answered other than was recorded."""
+    """Whether two fresh environments answered alike; checked only if the first differs from the record."""
 
     @property
     def same(self) -> bool:
-        """Whether everything came out as it was recorded."""
+        """Whether everything matches the record."""
         return all(moment.same_observation and moment.same_outcome for moment in self.moments)
 
     @property
@@ -70,7 +70,7 @@ class ReplayedEpisode:
 
 
 def replay_episode(folder: Path, step: int, episode: str) -> ReplayedEpisode:
-    """Play an episode of a step again and compare it turn by turn."""
+    """Replay an episode of a step and compare it turn by turn."""
     recording = Recording.open(folder)
     recording.require_ledgers([step])
     played = [trajectory for group in recording.groups(step) for trajectory in group.trajectories]
@@ -112,13 +112,13 @@ async def _run(spec: EpisodeSpec, agent: FunctionAgent, limits: Limits, seed: in
 
 
 def _recorded_action(trajectory: Trajectory, view: View) -> Action:
-    """What the seat said then; an episode that goes on for longer than it did is ended."""
+    """The seat's recorded action; ends an episode that outlasts the recording."""
     cut = trajectory.stop if trajectory.stop in _CUT_BY_AGENT else None
     if view.turn >= len(trajectory.turns):
         return Action(text="", stop=cut or StopReason.INVALID)
     turn = trajectory.turns[view.turn]
     is_last = view.turn == len(trajectory.turns) - 1
-    # A turn that was cut has its text in the ledger, but took no time of the environment, which never saw it.
+    # The ledger has the text of a truncated turn, but the environment never saw it.
     return Action(text=turn.action, stop=cut if is_last and not turn.env_seconds else None)
 
 

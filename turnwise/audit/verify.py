@@ -1,4 +1,4 @@
-"""Checks the trajectories that a run has on disk: what was trained on is what was sampled, by the policy that it was.
+"""Checks a run's recorded trajectories: training used what was sampled, by the policy that sampled it.
 
 tokens     prompts are what the template gives and continue what was there; the sampled ids spell the action
 masks      the tokens that the step trained on are those that the policy wrote, by the recorded texts
@@ -42,13 +42,13 @@ class StepCheck:
     step: int
     episodes: int = 0
     tokens: int = 0
-    """Sampled ones."""
+    """Sampled tokens."""
     findings: tuple[Finding, ...] = ()
     gap: Gap | None = None
 
     @property
     def defects(self) -> list[Finding]:
-        """The findings that should not be."""
+        """The findings that are defects."""
         return [finding for finding in self.findings if finding.verdict == "defect"]
 
     @property
@@ -64,7 +64,7 @@ class StepCheck:
 
 
 def verify_run(folder: Path, *, steps: Sequence[int] = (), last: int | None = None) -> Iterator[StepCheck]:
-    """Check the recorded steps: those named, the last so many, or all; a folder without any is refused at once."""
+    """Check the recorded steps: those named, the last `last`, or all; a folder without any is refused."""
     recording = Recording.open(folder)
     recording.require_ledgers(steps)
     chosen = list(steps) or recording.run.rollout_steps()[-(last or 0) :]
@@ -73,7 +73,7 @@ def verify_run(folder: Path, *, steps: Sequence[int] = (), last: int | None = No
 
 
 def _check_all(verifiers: Mapping[str, Verifier], step: int) -> StepCheck:
-    """The checks of every policy that learns; with several, each finding says whose it is."""
+    """The checks of every learning policy; with several, each finding names its policy."""
     checks = {name: verifier.check(step) for name, verifier in verifiers.items()}
     if len(checks) == 1:
         return next(iter(checks.values()))
@@ -91,7 +91,7 @@ def _check_all(verifiers: Mapping[str, Verifier], step: int) -> StepCheck:
 
 
 class Verifier:
-    """Checks steps of one policy of a recording; it holds one version of the policy at a time."""
+    """Checks steps of one policy of a recording; holds one version of the policy at a time."""
 
     def __init__(self, recording: Recording, name: str = POLICY) -> None:
         self._recording, self._name, self._recipe = recording, name, recipe_of(recording.recipe, name)
@@ -118,11 +118,11 @@ class Verifier:
     def _check_tokens(self, groups: Sequence[Group]) -> None:
         for group in groups:
             for trajectory in group.trajectories:
-                if trajectory.seed is not None:  # files may say more than observations do
+                if trajectory.seed is not None:  # files may contain more than observations
                     check_ledger(trajectory, self._renderer)
 
     def _trained(self, sound: Sequence[Group], step: int) -> list[Trained]:
-        """What is trained on: by the step's token ledger where it is kept, and by packing its episodes again."""
+        """What was trained on: by the step's token ledger if kept, and by packing its episodes again."""
         trained = [trained_by_batch(pack(sound, policy=self._name))] if sound else []
         file = self._recording.run.tokens_file(step)
         if not file.exists():
@@ -169,12 +169,12 @@ class Verifier:
     def _describe(self, gap: Gap) -> Finding:
         text = f"mean |mu − logprob| is {gap.mean:.2g}, at worst {gap.worst:.2g} ({gap.place})"
         if self._overlaps:
-            return Finding(check="gap", verdict="note", text=f"{text}; not judged: weights change while a turn goes on")
+            return Finding(check="gap", verdict="note", text=f"{text}; not judged: weights change during a turn")
         return Finding(check="gap", verdict="pass", text=text)
 
     @property
     def _overlaps(self) -> bool:
-        """With rollouts beside the learning, a turn may be sampled by weights between two versions."""
+        """Whether rollouts overlap learning: a turn may then be sampled by weights between two versions."""
         return self._recipe.algorithm.max_lag > 0
 
     def _measure(self, groups: Sequence[Group], version: int, step: int) -> Gap:
@@ -185,7 +185,7 @@ class Verifier:
         return check_logprob_gap(batch, scores, tolerance=tolerance, version=version)
 
     def _find_weights(self, version: int) -> bool:
-        """Have the policy of a version at hand; False where it is not kept."""
+        """Load the policy of a version; False if it is not kept."""
         if version == self._version:
             return True
         checkpoint = self._recording.checkpoint(version)
@@ -196,7 +196,7 @@ class Verifier:
         return True
 
     def _load(self, source: str | Path) -> TextPolicy:
-        """A checkpoint as anyone loads it: with an adapter it is merged in."""
+        """Load a checkpoint, with any adapter merged in."""
         return load_policy(self._recipe, source, frozen=True)
 
 
@@ -209,7 +209,7 @@ def _judged(check: str, run: Callable[[], None]) -> Finding:
 
 
 def _sound(groups: Sequence[Group]) -> list[Group]:
-    """The groups without episodes that failed, which are never trained on."""
+    """The groups without failed episodes, which are never trained on."""
     kept = [
         Group(id=group.id, trajectories=[t for t in group.trajectories if not t.stop.is_failure]) for group in groups
     ]

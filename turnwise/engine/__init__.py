@@ -1,1 +1,1 @@
-"""Engines: the contract, and the one that is built in."""
+"""Engines: the contract and the built-in engine."""

@@ -27,7 +27,7 @@ class DecodeAttend:
         self._cache, self._slot_B, self._position_B = cache, slot_B, position_B
         self._longest = int(position_B.max()) + 1
         used = int(slot_B.max()) + 1
-        # Reading a view of all slots beats copying the chosen ones out, as long as most of the view is wanted.
+        # Reading a view of all slots is faster than copying the chosen ones if most of the view is used.
         self._in_place = used <= 2 * slot_B.numel()
         rows = used if self._in_place else slot_B.numel()
         last_R = torch.zeros(rows, dtype=torch.long, device=slot_B.device)
@@ -35,7 +35,7 @@ class DecodeAttend:
         last_R[self._row_B] = position_B
         self._last_R = last_R
         self._visible: dict[int, Tensor] = {}
-        """By window: layers may differ in theirs."""
+        """By window size, which may differ between layers."""
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: Kind) -> Tensor:
         cache = self._cache

@@ -1,4 +1,4 @@
-"""What an engine asks of a device: run prompt chunks, sample tokens, and hand over what was sampled."""
+"""The device side of an engine: run prompt chunks, sample tokens, and return them."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Sampled:
 
 
 class Backend(Protocol):
-    """Launches work and collects results; a device may run ahead of what it has handed over."""
+    """Launches work and collects results; a device may run ahead of what it has returned."""
 
     cache: SlotCache
     runs_ahead: bool
-    """Whether it feeds sampled tokens back by itself, before they are handed over."""
+    """Whether it feeds sampled tokens back by itself, before returning them."""
 
     def begin(self, slot: int, *, seed: int, temperature: float) -> None:
-        """A request is about to be served in this slot."""
+        """Prepare the slot for a new request."""
         ...
 
     def prefill(

@@ -1,4 +1,4 @@
-"""What an engine is: it continues token sequences, and says exactly what it sampled and how likely that was."""
+"""The engine contract: continue token sequences, and report exactly what was sampled and how likely it was."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Finish(StrEnum):
-    """Why a generation ended. Trouble is a value here too: other sessions go on."""
+    """Why a generation ended. Failures are values too, so other sessions continue."""
 
     STOP = "stop"
     """A stop token or stop string was sampled; its tokens are part of the completion."""
@@ -44,9 +44,9 @@ class SamplingParams:
         if self.temperature < 0:
             raise ValueError(f"temperature must be 0 (greedy) or more, got {self.temperature}")
         if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must lie in (0, 1], got {self.top_p}")
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}")
         if not 0 <= self.min_p < 1:
-            raise ValueError(f"min_p must lie in [0, 1), got {self.min_p}")
+            raise ValueError(f"min_p must be in [0, 1), got {self.min_p}")
         if self.top_k < 0 or self.top_logprobs < 0:
             raise ValueError("top_k and top_logprobs must be 0 (off) or more")
         if self.max_tokens < 1:
@@ -69,13 +69,13 @@ class Completion:
     """The policy version that sampled each token."""
     finish: Finish
     oldest_version: int | None = None
-    """The version under which the oldest keys and values in use were computed: less than `versions` when they were kept
-    across a publish. None: no older than the tokens."""
+    """The version that computed the oldest keys and values in use: below `versions` if they were kept across a publish.
+    None: no older than the tokens."""
     top: Sequence[Sequence[tuple[int, float]]] = field(default_factory=tuple[Sequence[tuple[int, float]], ...])
 
     @property
     def policy_version(self) -> int:
-        """The oldest version that had a hand in it: it decides how far off-policy the tokens are."""
+        """The oldest version used, which decides how far off-policy the tokens are."""
         kept = () if self.oldest_version is None else (self.oldest_version,)
         return min((*self.versions, *kept), default=0)
 
@@ -85,7 +85,7 @@ class Weights:
     """The weights of a policy, made only when asked for: an engine that shares the learner's memory never asks."""
 
     named: Callable[[], Iterator[tuple[str, Tensor]]]
-    """Every tensor of the model under the name that `from_pretrained` knows, an adapter merged in."""
+    """Every tensor of the model under its `from_pretrained` name, with any adapter merged in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class EngineSetup:
     policy: str
     """The policy's name in the recipe."""
     model_name: str
-    """Where the model was loaded from. It may have been trained since: the first `publish` brings the weights."""
+    """Where the model was loaded from. It may have been trained since; the first `publish` brings the weights."""
     model: Any
     """The learner's own module, in this process."""
     tokenizer: Any
@@ -107,10 +107,10 @@ class EngineSetup:
 
 
 class Engine(Protocol):
-    """Whatever continues token sequences: in this process, in another, or a pool of them.
+    """Continues token sequences: in this process, in another, or in a pool.
 
-    It is ready once it is made, and gets its first weights by `publish`. Sessions keep their keys and values from turn
-    to turn, so a turn brings only what is new. A call that is cancelled closes its session.
+    It is ready once constructed, and gets its first weights by `publish`. Sessions keep their keys and values between
+    turns, so a turn brings only new tokens. A cancelled call closes its session.
     """
 
     @property
@@ -133,11 +133,11 @@ class Engine(Protocol):
         ...
 
     def close(self, session: str) -> None:
-        """Forget a session and free its memory; one that is unknown is not an error."""
+        """Forget a session and free its memory; an unknown session is not an error."""
         ...
 
     def paused(self) -> AbstractContextManager[None]:
-        """Hold still while the learner's weights change. An engine with its own copy has nothing to do."""
+        """Pause while the learner's weights change. An engine with its own copy does nothing."""
         ...
 
     def publish(self, weights: Weights | None, version: int) -> None:
@@ -150,11 +150,11 @@ class Engine(Protocol):
     def expect(self, requests: int | None) -> None:
         """Lock-step: sample only while this many requests wait for tokens, and take them up in order of their names.
 
-        The number counts the requests of all engines that share a thread. Then who shares a batch, and with it every
-        rounding error, no longer depends on timing. None ends it.
+        The number counts the requests of all engines that share a thread. Batches, and so rounding errors, then no
+        longer depend on timing. None ends it.
         """
         ...
 
     def shutdown(self) -> None:
-        """Free everything; requests that still wait fail."""
+        """Free everything; waiting requests fail."""
         ...

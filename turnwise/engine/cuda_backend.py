@@ -1,6 +1,6 @@
 """The engine on a CUDA device: captured graphs, fused kernels, sampled tokens fed back without asking the host.
 
-The host learns what was sampled a few steps later; tokens that were sampled past a stop are thrown away.
+The host reads the sampled tokens a few steps later and discards those sampled past a stop.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class CudaBackend:
     def _sample_restricted(
         self, logits_BV: Tensor, slot_B: Tensor, position_B: Tensor, requests: Sequence[Request], version: int
     ) -> None:
-        """Truncated sampling row by row: seldom used in training, so it may wait for the host."""
+        """Truncated sampling row by row: rare in training, so it may wait for the host."""
         logits_BV = restrict(logits_BV, [request.params for request in requests])
         uniform_B = counter_uniform(self._seed_S[slot_B], position_B + 1)
         id_B, logprob_B = draw(logits_BV, uniform_B, self._temperature_S[slot_B])
@@ -210,7 +210,7 @@ class _Graph:
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """Prompt chunks as the kernels want them: per token, and per block of at most 64 rows."""
+    """Prompt chunks in the kernels' layout: per token, and per block of at most 64 rows."""
 
     slot_N: Tensor
     position_N: Tensor
@@ -232,7 +232,7 @@ class _Plan:
 
 
 class _FusedModel:
-    """A Llama-family model on its own weights: library matrix products, fused kernels for all between."""
+    """A Llama-family model on its own weights: library matrix products, fused kernels for the rest."""
 
     def __init__(self, model: PreTrainedModel, cache: SlotCache) -> None:
         body: Any = model.model

@@ -1,6 +1,6 @@
 """CUDA kernels of the decode path, in Triton. They round where transformers rounds, so that log-probs agree."""
 
-# Triton is there where CUDA is, and its launch syntax is its own.
+# Triton is only installed with CUDA, and pyright cannot type its launch syntax.
 # pyright: reportMissingImports=false, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
 
 from __future__ import annotations

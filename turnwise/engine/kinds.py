@@ -1,4 +1,4 @@
-"""Which engines there are: the built-in one, and those of the user's own as `module:Class`."""
+"""The available engines: the built-in one, and user-defined ones as `module:Class`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make_engines(kind: str, setups: Sequence[EngineSetup], options: Options) -> 
 
 
 def check_engine(kind: str, options: Options) -> None:
-    """ValueError when the engine does not load, or does not take these options."""
+    """ValueError if the engine does not load or does not take these options."""
     if kind not in ENGINES:
         try:
             inspect.signature(_outside(kind)).bind(None, **options)
@@ -40,7 +40,7 @@ def _outside(kind: str) -> Callable[..., Engine]:
 
 
 def _torch_engines(setups: Sequence[EngineSetup], options: Options) -> Engines:
-    """Engines on the learner's own modules, all of them driven by one thread in the order of their names."""
+    """Engines on the learner's own modules, all driven by one thread in order of their names."""
     thread = EngineThread()
     try:
         return {

@@ -1,4 +1,4 @@
-"""Where keys and values live: one slot per session, kept from turn to turn."""
+"""Storage for keys and values: one slot per session, kept between turns."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def cache_shape(model: PreTrainedModel) -> CacheShape:
 
 
 def is_plain_llama(model: PreTrainedModel, capacity: int) -> bool:
-    """Whether the model is the Llama recipe with nothing that our own runners leave out."""
+    """Whether the model is a Llama with no feature that our runners lack."""
     config: Any = model.config
     if config.model_type not in LLAMA_FAMILY or config.hidden_act != "silu":
         return False
@@ -72,7 +72,7 @@ def is_plain_llama(model: PreTrainedModel, capacity: int) -> bool:
 
 
 def _window(config: Any) -> int | None:
-    """The sliding window, where layers use one."""
+    """The sliding window, if layers use one."""
     slides = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
     return getattr(config, "sliding_window", None) if slides else None
 
@@ -176,7 +176,7 @@ class HookedRunner:
     def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
         config, usual = self._model.config, self._model.config._attn_implementation
         slots = _Slots(shape=self.shape, write_and_read=attend)
-        if usual != ATTENTION:  # a learner's model stays as it is: its own thread may be running it at this moment
+        if usual != ATTENTION:  # leave a learner's model unchanged: its thread may be running it now
             config._attn_implementation = ATTENTION
         try:
             body = self._model.base_model
@@ -199,7 +199,7 @@ def _require_exact(runner: Runner, model: PreTrainedModel) -> None:
     slot = torch.zeros_like(ids)
     with as_transformers_runs_it(model):
         expected = model(input_ids=ids[None], use_cache=False).logits[0]
-        use_our_attention(model)  # says so where that cannot be
+        use_our_attention(model)  # raises if the model does not allow it
     cache = SlotCache(runner.shape, slots=1, capacity=count, device=device)
     chunk = Chunk(slot=0, start=0, length=prompt, position=0)
     attends: list[Attend] = [PrefillAttend(cache, [chunk], slot[:prompt], position[:prompt])]

@@ -1,4 +1,4 @@
-"""From logits to tokens. Randomness is a function of (session, position): who else is in the batch cannot matter."""
+"""From logits to tokens. Randomness is a function of (session, position), independent of the rest of the batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def session_seed(seed: int, session: str) -> int:
 def counter_uniform(seed_B: Tensor, position_B: Tensor) -> Tensor:
     """Uniform numbers in [0, 1) from the keys and positions, by the splitmix64 mixer (int64 arithmetic wraps).
 
-    Its top 24 bits, which a float32 holds exactly: every device draws the same.
+    It uses the top 24 bits, which a float32 holds exactly, so every device draws the same.
     """
     x = seed_B + position_B * -7046029254386353131
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -4658895280553007687

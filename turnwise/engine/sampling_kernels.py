@@ -1,6 +1,6 @@
-"""Sampling on CUDA, in Triton: from logits to the next input without a detour over the host."""
+"""Sampling on CUDA, in Triton: from logits to the next input without a host round trip."""
 
-# Triton is there where CUDA is, and its launch syntax is its own.
+# Triton is only installed with CUDA, and pyright cannot type its launch syntax.
 # pyright: reportMissingImports=false, reportCallIssue=false, reportArgumentType=false, reportIndexIssue=false
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from turnwise.engine.torch_engine import TorchEngine
 Value = TypeVar("Value")
 _STOPPED = "the engine has stopped"
 _PATIENCE = 600.0
-"""Seconds that one step of the engine may take before whoever waits for it gives up."""
+"""Seconds to wait for one engine step before giving up."""
 
 
 class EngineServer:
@@ -56,7 +56,7 @@ class EngineServer:
         return self._engine.capacity
 
     async def generate(self, session: str, new_ids: Sequence[int], params: SamplingParams) -> Completion:
-        """Append tokens to a session and sample its continuation. Cancelling the call closes the session."""
+        """Append tokens to a session and sample its continuation. Cancelling closes the session."""
         submit = partial(self._engine.submit, session, new_ids, params)
         answer = self._thread.generate(session, submit)
         try:
@@ -66,7 +66,7 @@ class EngineServer:
             raise
 
     def publish(self, weights: Weights | None, version: int) -> None:
-        """The module's own weights have changed; what is sampled once this returns carries the new version."""
+        """The module's weights have changed; tokens sampled after this returns carry the new version."""
         self._thread.call(partial(self._engine.publish, version))
 
     def close(self, session: str) -> None:
@@ -101,18 +101,18 @@ class EngineServer:
 
 @dataclass(frozen=True, kw_only=True)
 class _Posted:
-    """Something for the thread to do that leads to an answer."""
+    """Work for the thread that produces an answer."""
 
     work: Callable[[], Any]
     answer: Future[Any] = field(default_factory=Future[Any])
     closes: str = ""
-    """The session that it forgets, if any."""
+    """The session that it closes, if any."""
     continues: str = ""
     """The session that it continues, if any: the answer comes with the last token."""
 
     @property
     def order(self) -> tuple[str, str]:
-        """Sessions are closed before others are continued, each by name."""
+        """Closing goes before continuing; each in order of session name."""
         return self.continues, self.closes
 
 
@@ -128,7 +128,7 @@ class EngineThread:
         self._held: list[_Posted] = []
         self._generating = 0
         self._pausing, self._is_paused = threading.RLock(), False
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
         self._open = True
         self._reason = _STOPPED
         self._thread = threading.Thread(target=self._drive, name="turnwise-engine", daemon=True)
@@ -154,12 +154,12 @@ class EngineThread:
 
     def close(self, session: str, work: Callable[[], None]) -> None:
         """Forget a session, unless the thread has ended."""
-        with self._door:
+        with self._lock:
             if self._open:
                 self._inbox.put(_Posted(work=work, closes=session))
 
     def expect(self, requests: int | None) -> None:
-        """Sample only while so many requests wait; None: whenever there is one."""
+        """Sample only while this many requests wait; None: whenever there is one."""
 
         def change() -> None:
             self._expected = requests
@@ -189,10 +189,10 @@ class EngineThread:
             go_on.wait()
 
         posted = _Posted(work=hold)
-        posted.answer.add_done_callback(lambda _: still.set())  # also when the engine dies before it comes to this
+        posted.answer.add_done_callback(lambda _: still.set())  # also if the engine dies first
         self._post(posted)
         if not still.wait(timeout=_PATIENCE):
-            raise RuntimeError(f"the engine did not come to rest within {_PATIENCE:g} s")
+            raise RuntimeError(f"the engine did not pause within {_PATIENCE:g} s")
         if posted.answer.done():
             posted.answer.result()  # raises what ended the engine
         try:
@@ -202,13 +202,13 @@ class EngineThread:
 
     def shutdown(self) -> None:
         """End the thread; requests still waiting fail."""
-        with self._door:
+        with self._lock:
             self._open = False
             self._inbox.put(None)
         self._thread.join(timeout=60)
 
     def _post(self, item: _Posted) -> Future[Any]:
-        with self._door:
+        with self._lock:
             if not self._open:
                 raise RuntimeError(self._reason)
             self._inbox.put(item)
@@ -220,10 +220,10 @@ class EngineThread:
         try:
             while self._receive(wait=not busy):
                 busy = self._is_complete() and self._step()
-        except Exception as error:  # the edge of the thread: everybody who waits is told why
+        except Exception as error:  # the edge of the thread: tell every waiting caller why
             self._reason = f"{_STOPPED}: {type(error).__name__}: {error}"
         finally:
-            with self._door:  # nobody posts any more: whoever still waits is told
+            with self._lock:  # no more posts: fail what still waits
                 self._open = False
                 while not self._inbox.empty():
                     posted = self._inbox.get()
@@ -234,11 +234,11 @@ class EngineThread:
 
     def _step(self) -> bool:
         busy = [server.step() for server in self.servers]
-        # In lock-step an ended request leaves a gap that the next one must fill before anything else is sampled.
+        # In lock-step, a new request must replace a finished one before anything else is sampled.
         return any(busy) and self._is_complete()
 
     def _is_complete(self) -> bool:
-        """Whether everybody who is expected waits for tokens."""
+        """Whether all expected requests wait for tokens."""
         return self._expected is None or self._generating >= self._expected
 
     def _receive(self, *, wait: bool) -> bool:
@@ -259,7 +259,7 @@ class EngineThread:
         return True
 
     def _release(self) -> None:
-        """Do what was held back, once everybody is there."""
+        """Run held-back work once all expected requests are there."""
         waiting = [item for item in self._held if item.continues and not item.answer.cancelled()]
         if self._expected is None or self._generating + len(waiting) >= self._expected:
             held, self._held = sorted(self._held, key=lambda item: item.order), []
@@ -267,7 +267,7 @@ class EngineThread:
                 self._do(item)
 
     def _do(self, item: _Posted) -> None:
-        # From here on the caller cannot cancel it, so an answer can always be given.
+        # From here on the caller cannot cancel, so an answer can always be set.
         if not item.answer.set_running_or_notify_cancel():
             return
         self._unanswered.add(item.answer)

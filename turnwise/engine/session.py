@@ -26,7 +26,7 @@ class Session:
     """Policy version of its oldest keys and values."""
 
     def drop(self) -> None:
-        """Forget the keys and values; the ids stay, so a re-fill restores them exactly."""
+        """Drop the keys and values; the ids stay, so a refill restores them exactly."""
         self.slot, self.filled = None, 0
 
 
@@ -41,9 +41,9 @@ class Request:
     prompt: int
     """Length of the session when sampling starts."""
     carried: int = 0
-    """Tokens sampled before the keys and values were dropped and filled again in the middle of the turn."""
+    """Tokens sampled before the keys and values were dropped and refilled mid-turn."""
     launched: int = 0
-    """Tokens whose sampling was started; where the device runs ahead the newest are not known yet."""
+    """Tokens launched; if the device runs ahead, the newest are not known yet."""
     ids: list[int] = field(default_factory=list[int])
     logprobs: list[float] = field(default_factory=list[float])
     versions: list[int] = field(default_factory=list[int])
@@ -57,7 +57,7 @@ class Request:
 
     @property
     def is_known(self) -> bool:
-        """Whether every token that was launched has been handed over."""
+        """Whether every launched token has been returned."""
         return self.carried + self.launched == len(self.ids)
 
     def may_launch(self, capacity: int) -> bool:
@@ -66,7 +66,7 @@ class Request:
         return room and self.launched > 0 and not self.ended
 
     def restart(self) -> None:
-        """The keys and values are gone: what was sampled so far is prompt now."""
+        """The keys and values are gone: treat the tokens sampled so far as prompt."""
         self.carried, self.prompt, self.launched = len(self.ids), len(self.session.ids), 0
 
     def accept(self, token: int, logprob: float, version: int) -> None:
@@ -87,7 +87,7 @@ class Request:
     def _ends_in_stop_string(self, decode: Decode | None) -> bool:
         if not self.params.stop_strings or decode is None:
             return False
-        # A stop string ends in the newest token, so a tail long enough to hold it is all that must be read.
+        # A stop string ends in the newest token, so decode only a tail long enough to hold it.
         longest = max(len(text.encode()) for text in self.params.stop_strings)
         tail = decode(self.ids[-(longest + 4) :])
         return any(text in tail for text in self.params.stop_strings)

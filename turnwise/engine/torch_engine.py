@@ -20,7 +20,7 @@ from turnwise.engine.sampling import session_seed
 from turnwise.engine.session import Request, Session
 
 PREFIX_WORTH_SHARING = 8
-"""Shorter common prompts are cheaper to run again than to look for."""
+"""Shorter common prompts are cheaper to rerun than to look up."""
 
 
 class TorchEngine:
@@ -52,7 +52,7 @@ class TorchEngine:
         self.capacity = capacity or limit
         if not 2 <= self.capacity <= limit:
             raise ValueError(
-                f"capacity={self.capacity} (rollout.context in a recipe) must lie between 2 and the model's context of "
+                f"capacity={self.capacity} (rollout.context in a recipe) must be between 2 and the model's context of "
                 f"{limit} tokens"
             )
         self._tokenizer = tokenizer
@@ -76,11 +76,11 @@ class TorchEngine:
     def submit(
         self, session: str, new_ids: Sequence[int], params: SamplingParams, done: Callable[[Completion], None]
     ) -> None:
-        """Queue a request; `done` is called from `step` when it has ended."""
+        """Queue a request; `step` calls `done` when it ends."""
         self._check(session, new_ids, params)
         state = self._sessions.setdefault(session, Session(name=session, seed=session_seed(self._seed, session)))
         state.ids.extend(new_ids)
-        # At least one token is run again even when nothing is new: its logits are what is sampled from.
+        # Rerun at least one token even if nothing is new: sampling needs its logits.
         state.filled = min(state.filled, len(state.ids) - 1)
         state.request = Request(session=state, params=params, done=done, prompt=len(state.ids))
         self._waiting.append(state.request)
@@ -95,7 +95,7 @@ class TorchEngine:
         return bool(self._waiting or self._serving)
 
     def run(self, requests: Sequence[tuple[str, Sequence[int], SamplingParams]]) -> list[Completion]:
-        """Serve some requests to their end."""
+        """Serve requests to completion."""
         results: dict[int, Completion] = {}
         for number, (session, new_ids, params) in enumerate(requests):
             self.submit(session, new_ids, params, lambda completion, n=number: results.__setitem__(n, completion))
@@ -104,10 +104,10 @@ class TorchEngine:
         return [results[number] for number in range(len(requests))]
 
     def publish(self, version: int) -> None:
-        """New weights are live. With `recompute` all keys and values are filled again under them."""
+        """New weights are live. With `recompute` all keys and values are recomputed."""
         self._deliver(self._backend.collect(wait=True))
         self.version = version
-        # A prompt that was run under the old weights must not be handed to a session of the new ones.
+        # A new session must not reuse a prompt that was run under the old weights.
         self._prompts.clear()
         if self._recompute:
             for state in self._sessions.values():
@@ -134,7 +134,7 @@ class TorchEngine:
             if not 0 <= token < self._vocabulary:
                 raise ValueError(f"session {session!r}: token {token} is outside the vocabulary of {self._vocabulary}")
 
-    # Places: who is served, and where its keys and values lie.
+    # Slots: which sessions are served, and where their keys and values are.
 
     def _admit(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -156,7 +156,7 @@ class TorchEngine:
         self._serving.append(request)
 
     def _place(self, state: Session) -> bool:
-        """Make sure that a session has a slot, evicting the longest idle one; False when it must wait."""
+        """Ensure that a session has a slot, evicting the longest idle one; False if it must wait."""
         if state.slot is not None:
             return True
         prompt = tuple(state.ids) if self._share and len(state.ids) >= PREFIX_WORTH_SHARING else None
@@ -166,7 +166,7 @@ class TorchEngine:
             return False  # another try at the same task is running this prompt: wait for it
         state.slot = self._take_slot(keep=donor)
         if state.slot is None and donor is not None:
-            donor, state.slot = None, self._take_slot(keep=None)  # its slot is worth more than its prompt
+            donor, state.slot = None, self._take_slot(keep=None)  # a free slot is worth more than its prompt
         if state.slot is None:
             return False
         state.oldest_version = self.version
@@ -197,7 +197,7 @@ class TorchEngine:
         state.drop()
 
     def _refill(self, state: Session) -> None:
-        """Drop keys and values; a session in the middle of a turn reads its own tokens again and goes on."""
+        """Drop keys and values; a session mid-turn reruns its tokens and continues."""
         request = state.request
         self._release(state)
         if request is not None and request in self._serving:
@@ -205,10 +205,10 @@ class TorchEngine:
             self._waiting.append(request)
             request.restart()
 
-    # Work: run prompts, sample, hand over.
+    # Work: run prompts, sample, return tokens.
 
     def _prefill(self) -> int:
-        """Run new prompt tokens, at most `chunk_tokens` a step; returns how many."""
+        """Run up to `chunk_tokens` new prompt tokens; returns how many."""
         chunks, completes, ids = list[Chunk](), list[Request | None](), list[int]()
         for request in self._serving:
             length = min(request.unread, self._chunk_tokens - len(ids))
@@ -226,10 +226,10 @@ class TorchEngine:
         return len(chunks)
 
     def _decode(self) -> int:
-        """Sample one more token for every request that has its first; returns for how many."""
+        """Sample one more token for every request that has its first; returns how many."""
         requests = [request for request in self._serving if request.may_launch(self.capacity)]
-        # What prefill has sampled in this very step is not handed over yet, so it cannot be fed back without a device
-        # that keeps it; the backend says whether it does.
+        # Tokens that prefill sampled in this step are not returned yet, so they can be fed back only if the backend
+        # keeps them on the device.
         requests = [request for request in requests if self._backend.runs_ahead or request.is_known]
         if requests:
             self._backend.decode(requests, self.version)
@@ -246,7 +246,7 @@ class TorchEngine:
         for item in sampled:
             request = item.request
             if request.ended:
-                continue  # sampled ahead of a stop that was not known yet
+                continue  # sampled before the stop was known
             request.accept(item.token, item.logprob, item.version)
             if item.top:
                 request.top.append(item.top)

@@ -1,1 +1,1 @@
-"""How good an agent is, and how sure we are of it: evaluation, statistics, comparison of algorithms."""
+"""Evaluation of agents, statistics, and comparison of algorithms."""

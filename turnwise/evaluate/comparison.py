@@ -1,4 +1,4 @@
-"""Algorithms side by side: what each reaches over its seeds, how sure that is, and how it differs from the first."""
+"""Compare algorithms: each one's results over its seeds, their uncertainty, and the difference from the first."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from turnwise.runs.journal import plain
 
 SCHEMA = 1
 FEW_RUNS = 10
-"""Below this a percentile bootstrap is too narrow: of normal data it holds the truth 75% (3 runs), 90% (5) and 93% (10)
-of the time instead of 95%."""
+"""Below this a percentile bootstrap is too narrow: for normal data its coverage is 75% (3 runs), 90% (5) and 93% (10)
+instead of 95%."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A number with its 95% interval; without one where a single run cannot tell."""
+    """A number with its 95% interval; a single run has none."""
 
     value: float
     low: float | None = None
@@ -63,7 +63,7 @@ class Versus:
     p: float
     """Welch's test, two-sided."""
     p_adjusted: float
-    """After Bonferroni, for the number of algorithms that were compared with the first."""
+    """After Bonferroni, for the number of algorithms compared with the first."""
     d: float
     """Cohen's: the difference in pooled standard deviations."""
 
@@ -85,7 +85,7 @@ class ArmResult:
     seconds: float
     """Mean wall time of a run."""
     versus: Versus | None
-    """None for the first algorithm, and where one of the two has a single run."""
+    """None for the first algorithm, and if either has a single run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class Comparison:
 
 
 def compare_folders(folders: Mapping[str, Sequence[str | Path]], *, seed: int = 0) -> Comparison:
-    """Compare run folders by label, the first label being the one that the others are held against."""
+    """Compare run folders by label; the first label is the baseline."""
     return compare_results(
         {label: [read_result(path) for path in paths] for label, paths in folders.items()}, seed=seed
     )
@@ -182,7 +182,7 @@ def _bootstrapped(statistic: Callable[..., Any], *samples: list[float], generato
 
 
 def _difference(first: Sequence[RunResult], runs: Sequence[RunResult]) -> Estimate:
-    """Paired by seed where at least two seeds are common, else the plain difference of the means."""
+    """Paired by seed if at least two seeds are common, else the plain difference of the means."""
     before, after = ({run.seed: run.final for run in arm} for arm in (first, runs))
     common = sorted(before.keys() & after.keys())
     if len(common) < 2:
@@ -198,13 +198,13 @@ def _over_runs(average: Callable[[list[float]], float], values: list[float | Non
 
 
 def _notes(results: Mapping[str, Sequence[RunResult]]) -> list[str]:
-    """What a reader must know before believing the numbers."""
+    """Caveats about the numbers."""
     notes: list[str] = []
     fewest = min(len(runs) for runs in results.values())
     if fewest < FEW_RUNS:
         notes.append(f"Bootstrap intervals of few runs ({fewest} here) are too narrow; {FEW_RUNS} or more are better.")
     if all(run.final == 0 for runs in results.values() for run in runs):
-        notes.append("No run ever succeeded at its end: nothing here tells the algorithms apart.")
+        notes.append("No run succeeded at its end, so the algorithms cannot be told apart.")
     seeds = {tuple(sorted(run.seed for run in runs)) for runs in results.values()}
     if len(seeds) > 1:
         notes.append("The algorithms did not run on the same seeds: differences are over the seeds in common.")

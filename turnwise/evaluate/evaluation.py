@@ -1,4 +1,4 @@
-"""How an agent does on held-out tasks: which episodes are played, and what they say with what certainty."""
+"""Evaluation on held-out tasks: which episodes are played, and their metrics with intervals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from turnwise.words import counted
 
 
 class Plays(Protocol):
-    """Whoever can play episodes with the present policy."""
+    """Plays episodes with the current policy."""
 
     def play(self, specs: list[EpisodeSpec], temperature: float | None = None) -> list[Group]:
         """The trajectories of all specs, by task."""
@@ -32,10 +32,10 @@ class Plays(Protocol):
 
 
 def play_specs(recipe: Recipe) -> list[EpisodeSpec]:
-    """The held-out episodes of a recipe: the same at every evaluation, so that differences are the policy's own.
+    """The held-out episodes of a recipe: the same at every evaluation, so that differences come from the policy.
 
-    Where the environment has a limited number of tasks none is played as two: evaluation takes as many different ones
-    as `eval.episodes` asks for, or all that there are.
+    If the environment has a limited number of tasks, none is played as two: evaluation takes `eval.episodes` different
+    tasks, or all of them.
     """
     if not recipe.eval.episodes:
         return []
@@ -49,7 +49,7 @@ def play_specs(recipe: Recipe) -> list[EpisodeSpec]:
 
 
 def fewer_tasks(recipe: Recipe, specs: Sequence[EpisodeSpec]) -> str:
-    """What to say where the environment has fewer held-out tasks than the recipe asks for; empty: nothing."""
+    """The warning if the environment has fewer held-out tasks than the recipe asks for; else empty."""
     count, asked = len(specs) // recipe.eval.tries, recipe.eval.episodes
     if count == asked:
         return ""
@@ -60,16 +60,16 @@ def fewer_tasks(recipe: Recipe, specs: Sequence[EpisodeSpec]) -> str:
 
 
 def _choose_tasks(source: EnvSource, count: int) -> list[Any]:
-    """Different tasks, at most `count`; None for each where the seed alone decides the task."""
+    """Different tasks, at most `count`; None for each if the seed alone decides the task."""
     env = source.build()
     try:
         tasks = env.list_tasks() if isinstance(env, Env) else None
     finally:
-        with suppress(*FAULTS):  # what was asked of it has been answered
+        with suppress(*FAULTS):  # the tasks are already read
             env.close()
     if tasks is None:
         return [None] * count
-    # A file is often sorted, by topic or by length: its first questions are no fair sample.
+    # Files are often sorted by topic or length, so the first questions are not a fair sample.
     return Random("held-out tasks").sample(tasks, min(count, len(tasks)))
 
 
@@ -80,11 +80,11 @@ def evaluate(
     *,
     watch: Callable[[list[Group]], None] | None = None,
 ) -> dict[str, float]:
-    """Play the held-out episodes and summarize them; nothing when the recipe has none. `watch` sees the episodes.
+    """Play the held-out episodes and summarize them; empty if the recipe has none. `watch` sees the episodes.
 
-    `seats` are those that each policy played, by what the names of its metrics begin with; by default one played all.
+    `seats` maps each policy's metric prefix to the seats it played; by default one policy played all.
 
-    Raises ValueError with the environment's error when every one of them failed.
+    Raises ValueError with the environment's error if every episode failed.
     """
     specs = play_specs(recipe)
     if not specs:
@@ -102,10 +102,10 @@ def evaluate(
 
 
 def summarize(groups: Sequence[Group], *, tries: int = 1) -> dict[str, float]:
-    """What the episodes of an evaluation amount to, as `eval/…` metrics; those without data are left out.
+    """The episodes of an evaluation as `eval/…` metrics, omitting those without data.
 
-    Episodes that failed for reasons of the environment are in `eval/faults` (their share) and in no other rate. Every
-    task weighs the same, and the 95% intervals are over tasks: tries at one task are not independent.
+    Episodes that failed because of the environment count only in `eval/faults` (their share). Every task weighs the
+    same, and the 95% intervals are over tasks: tries at one task are not independent.
     """
     played = [trajectory for group in groups for trajectory in group.trajectories]
     tasks = [sound for group in groups if (sound := [one for one in group.trajectories if not one.stop.is_failure])]
@@ -128,7 +128,7 @@ def _outcomes(tasks: list[list[Trajectory]]) -> dict[str, float]:
     metrics = {"eval/success": rate, "eval/success_low": low, "eval/success_high": high}
     metrics["eval/reward"] = float(reward.mean())
     if len(reward) > 1:
-        # No mean lies outside of what can be earned, though Student's interval of few tasks may.
+        # A mean cannot leave the range of possible rewards, but Student's interval of few tasks can.
         low, high = np.clip(mean_interval(reward), reward.min(), reward.max())
         metrics["eval/reward_low"], metrics["eval/reward_high"] = float(low), float(high)
     return metrics
@@ -139,13 +139,13 @@ def _task_means(tasks: list[list[Trajectory]], measure: Callable[[Trajectory], f
 
 
 def _effective_episodes(success: np.ndarray, episodes: int) -> float:
-    """How many independent episodes would know the success rate as well as these tasks do: p (1 - p) / Var(mean).
+    """How many independent episodes would give the same precision as these tasks: p (1 - p) / Var(mean).
 
-    With one try at each task that is their number, and the Wilson interval of it is the usual one. With more it lies
-    between the number of tasks (all tries at a task end alike) and that of episodes (tries differ as tasks do).
+    With one try per task this is the number of tasks, and the Wilson interval is the usual one. With more tries it is
+    between the number of tasks (tries at a task end alike) and of episodes (tries differ as tasks do).
     """
     rate, variance = success.mean(), success.var() / len(success)
-    if variance == 0:  # nothing was seen to vary, which is no evidence that nothing does
+    if variance == 0:  # no variation in the sample does not prove there is none
         return float(len(success))
     return float(np.clip(rate * (1 - rate) / variance, len(success), episodes))
 
@@ -162,7 +162,7 @@ def _conduct(sound: list[Trajectory]) -> dict[str, float]:
 
 
 def _pass_at(tasks: list[list[Trajectory]], tries: int) -> dict[str, float]:
-    """Pass@k for k = 1, 2, 4 … and `tries`, over the tasks that kept k sound tries."""
+    """Pass@k for k = 1, 2, 4 … and `tries`, over the tasks with at least k valid tries."""
     metrics: dict[str, float] = {}
     for k in sorted({*(2**power for power in range(tries.bit_length())), tries}):
         rates = [

@@ -1,4 +1,4 @@
-"""What one finished run amounts to, read from its folder."""
+"""The results of one finished run, read from its folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Rows = Sequence[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """One run in numbers. Success is that on held-out tasks; what the run has no data for is None."""
+    """One run in numbers. Success is on held-out tasks; numbers without data are None."""
 
     folder: str
     seed: int
@@ -28,10 +28,10 @@ class RunResult:
     best: float
     final: float
     final_turns: float | None
-    """Turns of an episode at the last evaluation."""
+    """Turns per episode at the last evaluation."""
     final_reward: float | None
     area: float
-    """Mean success over the planned training; a run that was stopped keeps its last value."""
+    """Mean success over the planned training; a stopped run keeps its last value."""
     collapse: Collapse | None
     clip_fraction: float | None
     gradient_tail: float | None
@@ -45,7 +45,7 @@ class RunResult:
 
 
 def read_result(path: str | Path) -> RunResult:
-    """Read a run; ValueError when it was never evaluated."""
+    """Read a run; ValueError if it was never evaluated."""
     run = read_whole_run(path)
     metrics, evaluations = run.metrics, run.evals
     curve = _curve(evaluations, run.config["train"]["steps"])
@@ -74,7 +74,7 @@ def read_result(path: str | Path) -> RunResult:
 
 
 def _curve(evaluations: Rows, steps: int) -> dict[int, float]:
-    """Success by step, carried on to the last planned step: a run that was stopped must not look better for it."""
+    """Success by step, extended to the last planned step so that stopping early does not look better."""
     curve = {row["step"]: row["eval/success"] for row in evaluations if row.get("eval/success") is not None}
     if curve and max(curve) < steps:
         curve[steps] = curve[max(curve)]
@@ -82,7 +82,7 @@ def _curve(evaluations: Rows, steps: int) -> dict[int, float]:
 
 
 def _values(rows: Rows, name: str) -> list[float]:
-    """The numbers of a metric; steps that could not give one hold null, or nothing."""
+    """The numbers of a metric; skips steps that have null or nothing."""
     return [row[name] for row in rows if row.get(name) is not None]
 
 

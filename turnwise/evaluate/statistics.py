@@ -55,8 +55,8 @@ def bootstrap_interval(
 ) -> Interval:
     """Percentile bootstrap of a statistic of one or more samples: `bootstrap_interval(iqm, runs, generator=generator)`.
 
-    `statistic` works along the last axis. Samples are drawn anew independently of each other; `paired` ones, such as
-    two algorithms on equal seeds, row by row together.
+    `statistic` works along the last axis. Samples are resampled independently; `paired` ones, such as two algorithms on
+    equal seeds, are resampled together.
     """
     rows = [_sample(values) for values in samples]
     if paired and len({len(row) for row in rows}) > 1:
@@ -77,7 +77,7 @@ def mean_interval(values: ArrayLike, *, confidence: float = 0.95) -> Interval:
 
 
 def paired_difference(first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95) -> Interval:
-    """Student's t interval of the mean of `first - second`, which are paired, say by seed."""
+    """Student's t interval of the mean of `first - second`, paired, for example by seed."""
     one, other = _sample(first), _sample(second)
     if len(one) != len(other):
         raise ValueError(f"paired samples must be equally long, got {len(one)} and {len(other)}")
@@ -87,7 +87,7 @@ def paired_difference(first: ArrayLike, second: ArrayLike, *, confidence: float 
 def wilson_interval(
     *, trials: float, successes: int | None = None, rate: float | None = None, confidence: float = 0.95
 ) -> Interval:
-    """Wilson's score interval of a share; sound at 0 and at 1, where the plain one has no width.
+    """Wilson's score interval of a share; valid at 0 and 1, where the plain interval has no width.
 
     `wilson_interval(successes=80, trials=100)`, or `rate=0.8` where trials are weighed and there is no count.
     """
@@ -99,7 +99,7 @@ def wilson_interval(
 
 
 def _share(successes: int | None, rate: float | None, trials: float) -> float:
-    """A count or a rate, never one for the other: 1 of 10 is not all of them."""
+    """A count or a rate as a share; mixing them up is an error: 1 of 10 is not 100%."""
     if (successes is None) == (rate is None) or not trials > 0:
         raise ValueError(f"give successes= (a count) or rate= (a share), of at least one trial; got {trials} trials")
     if successes is not None:
@@ -122,7 +122,7 @@ def welch_t(first: ArrayLike, second: ArrayLike) -> WelchTest:
     one, other = _sample(first, at_least=2), _sample(second, at_least=2)
     parts = np.array([sample.var(ddof=1) / len(sample) for sample in (one, other)])
     difference, error = float(one.mean() - other.mean()), sqrt(parts.sum())
-    if error == 0:  # two constants: they differ beyond doubt, or not at all; no number of freedoms matters
+    if error == 0:  # two constants either differ or not; degrees of freedom do not matter
         return WelchTest(copysign(inf, difference), 1.0, 0.0) if difference else WelchTest(0.0, 1.0, 1.0)
     shares = parts / parts.sum()
     freedom = 1 / float((shares**2 / [len(one) - 1, len(other) - 1]).sum())
@@ -136,7 +136,7 @@ def bonferroni(p_values: Sequence[float]) -> list[float]:
 
 
 def cohens_d(first: ArrayLike, second: ArrayLike) -> float:
-    """Difference of the means in pooled standard deviations; infinite where neither sample varies."""
+    """Difference of the means in pooled standard deviations; infinite if neither sample varies."""
     one, other = _sample(first, at_least=2), _sample(second, at_least=2)
     squares = one.var() * len(one) + other.var() * len(other)
     difference, spread = float(one.mean() - other.mean()), sqrt(squares / (len(one) + len(other) - 2))
@@ -153,10 +153,10 @@ def pass_at_k(tries: int, successes: int, k: int) -> float:
 
 
 def area_under_curve(steps: ArrayLike, values: ArrayLike) -> float:
-    """Mean of a curve over training, by the trapezoid rule; evaluations need not be equally far apart."""
+    """Mean of a curve over training, by the trapezoid rule; evaluations need not be evenly spaced."""
     at, curve = _sample(steps), _sample(values)
     if len(at) != len(curve) or (np.diff(at) <= 0).any():
-        raise ValueError("a curve needs one value at each of ever later steps")
+        raise ValueError("a curve needs one value per step, at increasing steps")
     return float(np.trapezoid(curve, at) / (at[-1] - at[0])) if len(at) > 1 else float(curve[0])
 
 
@@ -171,5 +171,5 @@ def _sample(values: ArrayLike, *, at_least: int = 1) -> np.ndarray:
     if sample.ndim != 1 or len(sample) < at_least:
         raise ValueError(f"a row of numbers, at least {at_least}, is needed; got shape {sample.shape}")
     if not np.isfinite(sample).all():
-        raise ValueError("a statistic of NaN or infinite numbers means nothing; leave those runs out first")
+        raise ValueError("a statistic needs finite numbers; leave out runs with NaN or infinite values first")
     return sample

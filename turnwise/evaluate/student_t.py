@@ -1,4 +1,4 @@
-"""Student's t distribution from first principles: confidence intervals need nothing but the standard library."""
+"""Student's t distribution with only the standard library, for confidence intervals."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def student_t_tail(t: float, freedom: float) -> float:
 
 
 def student_t_quantile(probability: float, freedom: float) -> float:
-    """The t below which `probability` of the distribution lies."""
+    """The t with P(T < t) = `probability`."""
     if not 0 < probability < 1:
-        raise ValueError(f"a probability lies strictly between 0 and 1, got {probability}")
+        raise ValueError(f"a probability must be strictly between 0 and 1, got {probability}")
     if probability == 0.5:
         return 0.0
     if probability < 0.5:
@@ -36,7 +36,7 @@ def student_t_quantile(probability: float, freedom: float) -> float:
 
 
 def incomplete_beta_half(a: float, odds: float) -> float:
-    """Regularised incomplete beta I_x(a, 1/2) at x = 1 / (1 + odds); odds keep what x close to 1 would round away."""
+    """Regularised incomplete beta I_x(a, 1/2) at x = 1 / (1 + odds); odds keep precision near x = 1."""
     if odds == 0 or math.isinf(odds):
         return float(odds == 0)
     x, rest = 1 / (1 + odds), odds / (1 + odds)
@@ -66,7 +66,7 @@ def _continued_fraction(a: float, b: float, x: float) -> float:
             value *= upper * lower
         if abs(upper * lower - 1) <= _PRECISION:
             return value
-    raise AssertionError(f"the continued fraction of I_{x}({a}, {b}) did not settle")
+    raise AssertionError(f"the continued fraction of I_{x}({a}, {b}) did not converge")
 
 
 def _away_from_zero(value: float) -> float:

@@ -10,7 +10,7 @@ from turnwise.evaluate.comparison import ArmResult, Comparison, Estimate, Versus
 
 
 def comparison_tables(comparison: Comparison) -> Group:
-    """What each algorithm reached, how it differs from the first, and what to bear in mind."""
+    """Each algorithm's results, its difference from the first, and caveats."""
     parts: list[Table | Text] = [_results(comparison)]
     if any(arm.versus for arm in comparison.arms):
         parts += [Text(), _differences(comparison)]

@@ -1,4 +1,4 @@
-"""Splitting a packed batch: minibatches for optimiser steps, micro-batches for memory. A unit is never separated."""
+"""Splitting a packed batch: minibatches for optimiser steps, micro-batches for memory. Units are never split."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from turnwise.ranks import ALONE, Ranks
 def minibatches(
     batch: TokenBatch, *, epochs: int, count: int, rng: random.Random, ranks: Ranks = ALONE
 ) -> Iterator[TokenBatch]:
-    """Every epoch shuffles the units of all ranks and deals them into `count` parts; parts without tokens are left out.
+    """Every epoch shuffles the units of all ranks and deals them into `count` parts, skipping parts without tokens.
 
-    Each rank gets its own sequences of every part. It may have none where another rank has some: it takes part in the
-    step all the same, with an empty batch.
+    Each rank gets its own sequences of every part. A rank that has none still takes part in the step, with an empty
+    batch.
     """
     units, lengths = batch.units(), batch.length_S.tolist()
     per_rank = ranks.gather(len(units))
@@ -34,10 +34,10 @@ def minibatches(
 
 
 def micro_batches(batch: TokenBatch, *, tokens: int) -> Iterator[TokenBatch]:
-    """Neighbouring units with at most `tokens` tokens together (one that is longer goes alone).
+    """Neighbouring units with at most `tokens` tokens together (a longer unit goes alone).
 
-    A unit holds whole trajectories, because their sequences share the value of the state in which they were cut. Those
-    without a token go with their neighbours: no model can be run on nothing.
+    A unit holds whole trajectories, because their sequences share a bootstrap value. Units without tokens go with their
+    neighbours: a model cannot run on empty input.
     """
     lengths = batch.length_S.tolist()
     chosen: list[int] = []
@@ -54,9 +54,9 @@ def micro_batches(batch: TokenBatch, *, tokens: int) -> Iterator[TokenBatch]:
 
 
 def split_idle(batch: TokenBatch) -> tuple[TokenBatch, TokenBatch | None]:
-    """Units with an advantage anywhere (at least one, so that there is a loss), and those without a gradient.
+    """Units with a nonzero advantage (at least one unit, so that there is a loss), and units without a gradient.
 
-    An episode whose first prompt did not fit has no tokens: no model can be run on such sequences alone.
+    An episode whose first prompt did not fit has no tokens: a model cannot run on such sequences alone.
     """
     assert batch.advantage_T is not None
     lengths = batch.length_S.tolist()
@@ -71,7 +71,7 @@ def split_idle(batch: TokenBatch) -> tuple[TokenBatch, TokenBatch | None]:
 
 @torch.no_grad()
 def score_in_parts(policy: TextPolicy | Reference, batch: TokenBatch, *, tokens: int, temperature: float) -> Tensor:
-    """Log-probs of the whole batch, one micro-batch after the other."""
+    """Log-probs of the whole batch, one micro-batch at a time."""
     if not batch.tokens:
         return torch.zeros_like(batch.reward_T)
     parts = micro_batches(batch, tokens=tokens)

@@ -1,4 +1,4 @@
-"""The learner: groups of episodes in, a better policy out. It gives parts what they need, by no name."""
+"""The learner: turns groups of episodes into policy updates. It provides what parts declare they need."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _FROM_LEARNER = frozenset(
         *(Need.ENTROPY, Need.COLLISION, Need.ROUTING, Need.WHOLE_GROUPS),
     }
 )
-"""Needs that are met here; the others are met by other parts of the row, and `resolve` checks them."""
+"""Needs that the learner meets; other parts of the row meet the rest, and `resolve` checks those."""
 Value = TypeVar("Value")
 Allows = Callable[..., bool]
-"""The guard's word on one optimiser step: `allows(step=…, update=…, gradient_norm=…, loss=…)`."""
+"""The guard's decision on one optimiser step: `allows(step=…, update=…, gradient_norm=…, loss=…)`."""
 
 
 class Learner:
@@ -67,7 +67,7 @@ class Learner:
     ) -> None:
         require_provided(row, policy.provides)
         self.name = name
-        """It learns from turns of the policy of this name."""
+        """The policy whose turns it learns from."""
         self.policy, self.row, self.settings, self.needs = policy, row, settings, row.needs
         self.seed, self.temperature, self.ranks = seed, temperature, ranks
         self.critic = _make_critic(policy, row, settings)
@@ -80,20 +80,22 @@ class Learner:
             self.critic_optimizer = Optimizer(self.critic.trainable(), betas=settings.betas, weight_decay=0.0)
         self.scale = make_scale(row)
         self.updates = 0
-        """Optimiser steps so far; the critic's warm-up counts by it."""
+        """Optimiser steps so far; the critic's warm-up uses it."""
         self.rate_factor = 1.0
-        """What the guard has made of the learning rates."""
+        """The guard's factor on the learning rates."""
         self.hold: Callable[[], AbstractContextManager[None]] = nullcontext
-        """Entered while weights change, so that nothing samples from half of a step."""
+        """Entered while weights change, so that nothing samples from a half-finished step."""
 
     def prepare(self, groups: Sequence[Group]) -> TokenBatch | None:
-        """Filter, pack, score and credit this rank's share; None when the filters leave nothing to learn from.
+        """Filter, pack, score and credit this rank's share; None if the filters drop everything.
 
-        Every rank is given all groups, so that all come to the same answer.
+        Every rank gets all groups, so that all reach the same answer.
         """
         kept = apply_filters(self.row, by_task(groups) if self.row.compares == "task" else groups)
         if self.row.cut == "lost":
-            kept = [replace(group, trajectories=[_lost_if_cut(each) for each in group.trajectories]) for group in kept]
+            kept = [
+                replace(group, trajectories=[_without_bootstrap(each) for each in group.trajectories]) for group in kept
+            ]
         kept = [group for group in kept if _has_turns_of(self.name, group)]
         if not kept:
             return None
@@ -112,11 +114,11 @@ class Learner:
         return report_of(self.row, batch, updates, rate=self._rate(step), ranks=self.ranks)
 
     def score(self, batch: TokenBatch, policy: TextPolicy | Reference | None = None) -> Tensor:
-        """Log-probs of the batch's tokens as the policy gives them now, or another one."""
+        """Log-probs of the batch's tokens under the current policy, or under `policy`."""
         tokens, temperature = self.settings.micro_tokens, self.temperature
         return score_in_parts(policy or self.policy, batch, tokens=tokens, temperature=temperature)
 
-    # Scoring: what the row needs to know before the first optimiser step, and nothing else.
+    # Scoring: exactly what the row needs before the first optimiser step.
 
     @torch.no_grad()
     def _scored(self, batch: TokenBatch) -> TokenBatch:
@@ -136,12 +138,12 @@ class Learner:
         )
 
     def _asks_for_old(self) -> bool:
-        """With one update per rollout the old policy is the policy itself, unless credit asks before that."""
+        """With one update per rollout the old policy is the policy itself, so only credit may need its scores."""
         credit_asks = Need.OLD in self.row.facts("reward", "advantage", "normalizer", "mismatch")
         return credit_asks or self.row.updates_per_rollout > 1
 
     def _together(self, work: Callable[[], Value]) -> Value:
-        """Do what may meet numbers that are not finite. If one rank does, all raise: the others would wait for it."""
+        """Run work that may hit non-finite numbers. If one rank does, all raise: the others would wait for it."""
         result, error = None, None
         try:
             result = work()
@@ -192,14 +194,14 @@ class Learner:
             if part.tokens:
                 loss.total.backward()
             read.append((numbers_of(loss), loss.table))
-        if idle is not None:  # it has no gradient, but scales and diagnostics are those of the whole minibatch
+        if idle is not None:  # no gradient, but scales and diagnostics cover the whole minibatch
             with torch.no_grad():
                 losses = [self._loss(part, counts) for part in micro_batches(idle, tokens=tokens)]
             read += [(numbers_of(loss), loss.table) for loss in losses]
         return read
 
     def _loss(self, part: TokenBatch, counts: Counts) -> Loss:
-        """The loss of one micro-batch, which the step's scale has observed."""
+        """The loss of one micro-batch; the step's scale observes it."""
         scores = self._scores(part)
         if part.old_T is None:
             part = part.with_(old_T=scores.logprob_T.detach())
@@ -223,7 +225,7 @@ class Learner:
         )
 
     def _no_scores(self, part: TokenBatch) -> Scores:
-        """Of a rank without tokens in this step."""
+        """The scores of a rank without tokens in this step."""
         none_T = torch.zeros_like(part.reward_T)
         bins = 0 if self.critic is None or self.critic.bins is None else self.critic.bins.count
         logits_TB = none_T.new_zeros(0, bins) if bins else None
@@ -240,7 +242,7 @@ class Learner:
     def _step(self, step: int, scale: Scale | None) -> None:
         with self.hold():
             if self.updates >= self.row.critic.warmup or self.critic is None:
-                # The scale multiplies what the optimiser does, not what it is given: Adam would divide it out again.
+                # Scale the optimiser's step, not its gradient: Adam would divide the factor out again.
                 taken = scale.value if scale is not None and scale.apply == "step" else 1.0
                 self.optimizer.step(self._rate(step) * taken)
             if self.critic_optimizer is not None:
@@ -257,12 +259,12 @@ class Learner:
     # State, for checkpoints.
 
     def state_dict(self) -> dict[str, Any]:
-        """What is not a tensor."""
+        """The state that is not in tensors."""
         scale = None if self.scale is None else self.scale.state_dict()
         return {"updates": self.updates, "scale": scale}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
+        """Restore from `state_dict()`."""
         self.updates = int(state["updates"])
         if self.scale is not None and state["scale"] is not None:
             self.scale.load_state_dict(state["scale"])
@@ -282,13 +284,13 @@ def _has_turns_of(policy: str, group: Group) -> bool:
     return any(turn.sampled_ids and turn.policy == policy for turn in turns)
 
 
-def _lost_if_cut(trajectory: Trajectory) -> Trajectory:
-    """Nothing follows where one of our limits ended the episode; what the environment cut may go on."""
+def _without_bootstrap(trajectory: Trajectory) -> Trajectory:
+    """Nothing follows if one of our limits ended the episode; truncation by the environment is unchanged."""
     return replace(trajectory, bootstrap=0.0) if trajectory.stop in CUTS else trajectory
 
 
 def require_provided(row: Algorithm, provided: frozenset[Need]) -> None:
-    """ValueError, naming the part, when a row needs what nobody here can provide."""
+    """ValueError, naming the part, if a row needs something that is not provided."""
     for need in sorted(row.needs & _FROM_LEARNER - provided):
         raise ValueError(_unmet(row, need, "this policy cannot provide it"))
 

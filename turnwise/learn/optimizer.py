@@ -1,4 +1,4 @@
-"""AdamW that a run can rely on: full-precision steps whatever the weights are held in, and state as named tensors."""
+"""AdamW with full-precision steps whatever the weights' dtype, and state as named tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 class Optimizer:
     """AdamW over named parameters.
 
-    Weights in half precision get a copy in single precision that takes the steps: steps of 1e-6 would be rounded away.
+    Half-precision weights get a single-precision copy that takes the steps: steps of 1e-6 would be rounded away.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class Optimizer:
         self._adam = torch.optim.AdamW(targets, lr=0.0, betas=betas, weight_decay=weight_decay, fused=on_cuda or None)
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Clear the gradients."""
         for parameter in self.parameters.values():
             parameter.grad = None
 
     def sum_gradients(self, ranks: Ranks) -> None:
-        """Add up the gradients of all ranks: each has the part of the sum that its tokens make."""
+        """Sum the gradients of all ranks, each computed from that rank's tokens."""
         if ranks.size == 1:
             return
         for parameter in self.parameters.values():
@@ -45,7 +45,7 @@ class Optimizer:
             parameter.grad = ranks.reduce(mine)
 
     def clip(self, limit: float, *, scale: float = 1.0) -> float:
-        """Multiply the gradient, cut its norm at the limit, and return the norm that it had between the two."""
+        """Scale the gradient, clip its norm to the limit, and return the norm between the two."""
         gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
         if scale != 1.0:
             for gradient in gradients:
@@ -53,7 +53,7 @@ class Optimizer:
         return float(nn.utils.clip_grad_norm_(self.parameters.values(), limit))
 
     def step(self, learning_rate: float) -> None:
-        """Move the weights."""
+        """Update the weights."""
         for name, master in self._masters.items():
             gradient = self.parameters[name].grad
             master.grad = None if gradient is None else gradient.float()
@@ -65,7 +65,7 @@ class Optimizer:
                 self.parameters[name].copy_(master)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Moments and single-precision weights by name: what a checkpoint keeps."""
+        """Moments and single-precision weights by name, for a checkpoint."""
         kept = {f"master.{name}": master.detach() for name, master in self._masters.items()}
         for name, target in self._targets():
             for moment in _MOMENTS:
@@ -74,14 +74,14 @@ class Optimizer:
         return kept
 
     def load_tensors(self, kept: Mapping[str, Tensor]) -> None:
-        """Go on from `tensors()`."""
+        """Restore from `tensors()`."""
         with torch.no_grad():
             for name, master in self._masters.items():
                 master.copy_(kept[f"master.{name}"])
         self._adam.state.clear()
         for name, target in self._targets():
             if f"step.{name}" in kept:
-                # Moments lie where the weights do; the counter stays where Adam keeps it.
+                # Moments go to the weights' device; the counter stays where Adam keeps it.
                 moments = {moment: kept[f"{moment}.{name}"].to(target.device) for moment in _MOMENTS}
                 moments["step"] = moments["step"] if self._adam.defaults["fused"] else moments["step"].cpu()
                 self._adam.state[target] = moments

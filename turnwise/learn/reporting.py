@@ -1,4 +1,4 @@
-"""What learning did, in numbers: one optimiser step, and all steps on a batch."""
+"""Learning metrics: of one optimiser step, and of all steps on a batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from turnwise.ops.values import valued_tokens
 from turnwise.ranks import Ranks
 
 _EQUAL = 1e-6
-"""A variance of returns below this is none: dividing by it would say nothing about the critic."""
+"""A variance of returns below this counts as zero: dividing by it would say nothing about the critic."""
 
 
 @dataclass(kw_only=True)
@@ -33,14 +33,14 @@ class Update:
 
 @dataclass(kw_only=True)
 class Report:
-    """What one step's learning did: numbers for `metrics.jsonl`, and one row per turn index for `turns.jsonl`."""
+    """One step's learning: numbers for `metrics.jsonl`, and one row per turn index for `turns.jsonl`."""
 
     metrics: dict[str, float] = field(default_factory=dict[str, float])
     turns: list[dict[str, float]] = field(default_factory=list[dict[str, float]])
 
 
 def report_of(row: Algorithm, batch: TokenBatch, updates: Sequence[Update], *, rate: float, ranks: Ranks) -> Report:
-    """What all optimiser steps on one batch did together, on all ranks."""
+    """The report of all optimiser steps on one batch, over all ranks."""
     table = reduce(add, (update.table for update in updates))
     metrics = {f"loss/{name}": _mean([update.loss[name] for update in updates]) for name in updates[0].loss}
     del metrics["loss/total"]
@@ -86,7 +86,7 @@ def explained_variance(batch: TokenBatch, level: Literal["none", "token", "turn"
 
 
 def badness(norm: float) -> tuple[bool, float]:
-    """Orders norms by how bad they are: NaN is the worst."""
+    """Sort key for norms, worst last: NaN is the worst."""
     return norm != norm, norm
 
 

@@ -1,4 +1,4 @@
-"""What the learning rate does over a run."""
+"""The learning rate over a run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from turnwise.recipe.schema import Schedule, Train
 
 _FLOOR = 0.1
-"""Where linear and cosine end, as a share of the full rate."""
+"""The final rate of linear and cosine, as a share of the full rate."""
 _JUMP = 1.1
-"""Rates that differ by more than this factor are told apart."""
+"""A change of rate by more than this factor is reported."""
 
 
 def learning_rate_factor(step: int, *, total: int, warmup: int, schedule: Schedule) -> float:
@@ -24,14 +24,14 @@ def learning_rate_factor(step: int, *, total: int, warmup: int, schedule: Schedu
 
 
 def learning_rate_at(step: int, settings: Train) -> float:
-    """The rate of a step as its settings have it; the guard may take less."""
+    """The rate of a step by its settings; the guard may lower it."""
     factor = learning_rate_factor(step, total=settings.steps, warmup=settings.warmup, schedule=settings.schedule)
     return settings.learning_rate * factor
 
 
 def find_jump(step: int, before: Train, after: Train) -> str:
-    """What a change of settings does to the rate of the step that comes next, in words; empty where it does little."""
+    """How a change of settings changes the next step's rate, in words; empty if it changes little."""
     old, new = learning_rate_at(step, before), learning_rate_at(step, after)
     if max(old, new) <= _JUMP * min(old, new):
         return ""
-    return f"with this change the learning rate of step {step} is {new:.2g}, where it would have been {old:.2g}"
+    return f"this change sets the learning rate of step {step} to {new:.2g}; without it, it would be {old:.2g}"

@@ -1,4 +1,4 @@
-"""What a step did to every sampled token: its log-prob before and after, its advantage, its ratio, whether clipped."""
+"""Per-token record of a step: log-prob before and after, advantage, ratio, whether clipped."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from turnwise.runs.disk import write_whole
 from turnwise.runs.journal import plain
 
 _DIGITS = 6
-"""Significant ones: to be looked at, not to be computed with."""
+"""Significant digits: enough to read, not to compute with."""
 
 
 def write_tokens(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Write what `token_rows` gave, a line each."""
+    """Write the rows of `token_rows`, one per line."""
     lines = (json.dumps(plain(row, lambda _: None)).encode() + b"\n" for row in rows)
     write_whole(path, zstandard.ZstdCompressor(level=1, write_checksum=True).compress(b"".join(lines)))
 
@@ -33,10 +33,9 @@ def token_rows(learner: Learner, batch: TokenBatch) -> Iterator[dict[str, Any]]:
         {"id": "geo-17/0", "spans": [[3, 5]], "ids": [40, 41], "old": [-0.7, -0.2], "new": [-0.6, -0.2],
          "advantage": [0.5, 0.5], "ratio": [1.1, 1.0], "clipped": [0, 0]}
 
-    `spans` are where the sampled tokens are among all tokens of the trajectory, `ids` which ones they are.
-    A row of one update per rollout never scores its batch before that; then a line has the sampler's `mu` and no `old`,
-    and its ratios are against `mu`. Demonstrations have neither: their lines, and those of a batch they are part of, go
-    without `ratio` and `clipped` too.
+    `spans` are the positions of the sampled tokens in the trajectory, `ids` the tokens. With one update per rollout
+    there is no score before the update: rows have the sampler's `mu` instead of `old`, and ratios are against `mu`.
+    Demonstrations have neither; their batches also have no `ratio` and `clipped`.
     """
     streams = {name: _by_trajectory(batch, values_T) for name, values_T in _streams(learner, batch).items()}
     for number, (trajectory, spans) in enumerate(zip(batch.trajectory_names, sampled_spans(batch), strict=True)):
@@ -44,7 +43,7 @@ def token_rows(learner: Learner, batch: TokenBatch) -> Iterator[dict[str, Any]]:
 
 
 def sampled_spans(batch: TokenBatch) -> list[list[tuple[int, int]]]:
-    """For each trajectory where its sampled tokens begin and end: `[(3, 6), (8, 10)]` in `TokenBatch`'s example."""
+    """Where each trajectory's sampled tokens begin and end: `[(3, 6), (8, 10)]` in `TokenBatch`'s example."""
     owner_T = batch.trajectory_S[batch.sequence_T]
     counts = torch.bincount(owner_T, minlength=len(batch.trajectory_names)).tolist()
     return [_runs(part) for part in batch.sampled_T.split(counts)]
@@ -61,14 +60,14 @@ def _streams(learner: Learner, batch: TokenBatch) -> dict[str, Tensor]:
     if batch.advantage_T is not None:
         always["advantage"] = batch.advantage_T
     name, before_T = ("mu", batch.mu_T) if batch.old_T is None else ("old", batch.old_T)
-    if before_T is None or bool(before_T[batch.sampled_T].isnan().any()):  # nobody knows, at least of some tokens
+    if before_T is None or bool(before_T[batch.sampled_T].isnan().any()):  # unknown for some tokens
         return always
     ratio_T, clipped_T = token_ratios(learner.row, batch.with_(old_T=before_T), always["new"])
     return {name: before_T, **always, "ratio": ratio_T, "clipped": clipped_T}
 
 
 def _by_trajectory(batch: TokenBatch, values_T: Tensor) -> list[Sequence[float]]:
-    """The values of each trajectory's sampled tokens; the sequences of a trajectory are neighbours in a batch."""
+    """The values of each trajectory's sampled tokens; a trajectory's sequences are adjacent in a batch."""
     owner = batch.trajectory_S[batch.sequence_T][batch.sampled_T]
     counts = torch.bincount(owner, minlength=len(batch.trajectory_names)).tolist()
     return [_numbers(part) for part in values_T[batch.sampled_T].split(counts)]

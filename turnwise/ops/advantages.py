@@ -1,7 +1,7 @@
 """Credit: how much better than expected was each token, turn or trajectory.
 
-Every function takes a batch and returns `Credit`, or None where the row has no use for any.
-Advantages are constants: nothing here carries a gradient.
+Every function takes a batch and returns `Credit`, or None if the row needs no credit.
+Advantages are constants and carry no gradient.
 """
 
 from typing import Literal
@@ -155,7 +155,7 @@ def _values(batch: TokenBatch) -> Tensor:
 
 
 def _at_turn_ends(links: Chain, at_end: float, inside: float) -> Tensor | float:
-    """One number on a turn's last token and another inside it; a plain float when they agree."""
+    """`at_end` on a turn's last token, `inside` elsewhere; a plain float if they are equal."""
     if at_end == inside:
         return inside
     like = links.batch.reward_T

@@ -1,6 +1,6 @@
-"""The sampled tokens of a batch as one chain per trajectory: what a return or an advantage walks along.
+"""The sampled tokens of a batch as one chain per trajectory, for computing returns and advantages.
 
-Environment tokens are not links of the chain: no discount is spent on them and nothing leaks through them.
+Environment tokens are not part of the chain and do not discount it.
 """
 
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from turnwise.ops.segments import segment_sum
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """Links in order, one per sampled token (`_M`), and the turns that have any (`_J`). For `Turn`'s example episode:
+    """Links in order, one per sampled token (`_M`), and the non-empty turns (`_J`). For `Turn`'s example episode:
 
     token_M = [3, 4, 5, 8, 9]          rows of the batch
     opens_M = [1, 0, 0, 1, 0]          first token of its turn
     closes_M = [0, 0, 1, 0, 1]         last token of its turn
     ends_M  = [0, 0, 0, 0, 1]          last sampled token of the trajectory
-    ends_J  = [0, 1]                   last turn of the trajectory that sampled anything
+    ends_J  = [0, 1]                   last non-empty turn of the trajectory
     """
 
     batch: TokenBatch
@@ -48,7 +48,7 @@ class Chain:
 
     @cached_property
     def turn_M(self) -> Tensor:
-        """Each link's turn, counted without the empty ones."""
+        """Each link's turn, counting non-empty turns only."""
         return self.opens_M.cumsum(0) - 1
 
     @property
@@ -56,7 +56,7 @@ class Chain:
         return self.ends_J.numel()
 
     def pick(self, values_T: Tensor) -> Tensor:
-        """The entries of a token stream that lie on the chain."""
+        """The entries of a token stream at the chain's links."""
         return values_T.index_select(0, self.token_M)
 
     def put(self, values_M: Tensor) -> Tensor:
@@ -64,11 +64,11 @@ class Chain:
         return values_M.new_zeros(self.batch.tokens).index_copy_(0, self.token_M, values_M)
 
     def per_turn(self, values_T: Tensor) -> Tensor:
-        """Sum of a token stream over each turn that sampled anything."""
+        """Sum of a token stream over each non-empty turn."""
         return segment_sum(self.pick(values_T), self.turn_M, self.turns)
 
     def after_turns(self, *, required: bool) -> Tensor:
-        """Value of what follows each turn's trajectory: at its last turn the bootstrap of a cut episode, else 0."""
+        """Value after each turn: the bootstrap value at the last turn of a truncated trajectory, else 0."""
         batch, waiting_S = self.batch, self.batch.waiting_S
         after_J = batch.reward_T.new_zeros(self.turns)
         if batch.bootstrap_S is not None:
@@ -83,7 +83,7 @@ class Chain:
         return after_J
 
     def after_tokens(self, *, required: bool) -> Tensor:
-        """The same per link: zero but for the last sampled token of a cut episode."""
+        """The same per link: nonzero only at the last sampled token of a truncated trajectory."""
         after_J = self.after_turns(required=required)
         return after_J.new_zeros(self.token_M.numel()).index_copy_(0, self.close_J, after_J)
 
@@ -99,7 +99,7 @@ def chain(batch: TokenBatch) -> Chain:
 
 
 def _edges(run: Tensor) -> tuple[Tensor, Tensor]:
-    """Where runs of equal numbers begin and end."""
+    """Where runs of equal values begin and end."""
     change = run[1:] != run[:-1]
     edge = torch.ones(min(run.numel(), 1), dtype=torch.bool, device=run.device)
     return torch.cat([edge, change]), torch.cat([change, edge])
@@ -109,7 +109,9 @@ def require_whole_trajectories(batch: TokenBatch) -> None:
     """Raise ValueError unless the batch holds all turns of its trajectories, in order and next to each other."""
     begins_S, _ = _edges(batch.trajectory_S)
     if int(begins_S.sum()) != len(set(batch.trajectory_S.tolist())):  # pyright: ignore
-        raise ValueError("the sequences of a trajectory lie apart; compute credit on the whole batch, before select()")
+        raise ValueError(
+            "the sequences of a trajectory are not adjacent; compute credit on the whole batch, before select()"
+        )
     if batch.turns_S is None or not batch.turns:
         return
     begins_K, ends_K = _edges(batch.trajectory_S[batch.sequence_K])
@@ -120,6 +122,6 @@ def require_whole_trajectories(batch: TokenBatch) -> None:
     if bool(bad_K.any()):
         name = batch.trajectory_names[int(batch.trajectory_S[batch.sequence_K[bad_K]][0])]
         raise ValueError(
-            f"the batch holds only a part of trajectory {name!r}, or some of it twice; "
+            f"the batch holds only part of trajectory {name!r}, or some of it twice; "
             "compute credit on the whole batch, before select()"
         )

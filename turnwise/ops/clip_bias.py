@@ -107,7 +107,7 @@ class ClipBiasScale:
     _gradient: list[Tensor] = field(default_factory=list[Tensor], init=False, repr=False)
     _parameters: Sequence[Tensor] = field(default=(), init=False, repr=False)
     _zero: Tensor = field(default_factory=lambda: torch.zeros(1), init=False, repr=False)
-    """What a rank that clipped nothing brings to the sum: of the kind that the others bring."""
+    """Where a rank that clipped nothing puts its zeros: the same kind of tensor as on the other ranks."""
 
     def observe(self, loss: Loss, scores: Scores, parameters: Sequence[Tensor] = ()) -> None:
         """Add one micro-batch; its bias is None when nothing in it was clipped."""
@@ -126,7 +126,7 @@ class ClipBiasScale:
             self._add_squared(logit_norm_squared(loss.bias_T, scores.logprob_T, scores.collision_T))
 
     def finish(self, reduce: Reduce = alone) -> Scale:
-        """The scale of this step, over all micro-batches and ranks; starts the next step afresh."""
+        """The scale of this step, over all micro-batches and ranks; resets for the next step."""
         norm = self._norm(reduce)
         threshold = self._calibrated(norm)
         self._squared, self._gradient = None, []
@@ -134,7 +134,7 @@ class ClipBiasScale:
         return Scale(value=value, measured=norm, threshold=threshold, apply=self.apply)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the norms that the threshold is calibrated from."""
+        """State for a checkpoint: the norms that calibrate the threshold."""
         return {"norms": list(self._norms)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -146,7 +146,7 @@ class ClipBiasScale:
         return float(reduce(self._zero if self._squared is None else self._squared[None])) ** 0.5
 
     def _exact_norm(self, reduce: Reduce) -> float:
-        # Every rank takes part in the sum or none does, also where only another rank's tokens were clipped.
+        # All ranks must join the sum, even if only one of them clipped tokens.
         if not float(reduce(self._zero + len(self._gradient))):
             return 0.0
         mine = self._gradient or [torch.zeros_like(parameter) for parameter in self._parameters]
@@ -157,7 +157,7 @@ class ClipBiasScale:
             return self.threshold
         if norm > 0 and len(self._norms) < self.calibration:
             self._norms.append(norm)
-        # Before anything was ever clipped the norm is 0 and the scale is 1 whatever the threshold.
+        # Until something is clipped the norm is 0 and the scale is 1, whatever the threshold.
         return self.target * statistics.median(self._norms) if self._norms else 1.0
 
     def _add_squared(self, squared: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What every advantage returns, and the discounted sums that many of them are made of."""
+"""What every advantage returns, and the discounted sums that many advantages use."""
 
 from dataclasses import dataclass
 
@@ -17,12 +17,12 @@ class Credit:
 
 
 def token_returns(links: Chain, *, gamma: float) -> Tensor:
-    """G_t = r_t + γ G_{t+1} along the sampled tokens; a cut episode goes on with its bootstrap value, if assigned."""
+    """G_t = r_t + γ G_{t+1} along the sampled tokens; truncated episodes continue with their bootstrap value."""
     reward_M = links.pick(links.batch.reward_T) + gamma * links.after_tokens(required=False)
     return reverse_scan(reward_M, gamma * (~links.ends_M).to(reward_M))
 
 
 def turn_returns(links: Chain, *, gamma: float) -> Tensor:
-    """G_k = R_k + γ G_{k+1} over the turns that sampled anything."""
+    """G_k = R_k + γ G_{k+1} over the non-empty turns."""
     reward_J = links.per_turn(links.batch.reward_T) + gamma * links.after_turns(required=False)
     return reverse_scan(reward_J, gamma * (~links.ends_J).to(reward_J))

@@ -1,4 +1,4 @@
-"""What happened in the loss, by turn index: a table that micro-batches and ranks can add up."""
+"""Loss diagnostics by turn index, as a table that adds up over micro-batches and ranks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class TurnTable:
     sums_IC: Tensor
     ratio_max_I: Tensor
     known: frozenset[str]
-    """The columns that were measured; the others are left out of every reading."""
+    """The columns that were measured; readings omit the others."""
 
     def __add__(self, other: TurnTable) -> TurnTable:
         rows = max(len(self.sums_IC), len(other.sums_IC))
@@ -141,7 +141,7 @@ def turn_table(
     index_M = batch.index_T[token_M]
     turns = int(index_M.max()) + 1 if len(index_M) else 0
     return TurnTable(
-        # Added up in double precision: a batch may hold millions of tokens.
+        # Sum in double precision: a batch may hold millions of tokens.
         sums_IC=segment_sum(table_MC.double(), index_M, turns),
         ratio_max_I=segment_max(ratio_T[token_M].double(), index_M, turns),
         known=_ALWAYS | {name for name, column in optional.items() if column is not None},

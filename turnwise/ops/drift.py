@@ -46,10 +46,10 @@ class DriftScale:
     power: Positive = 1.0
     apply: Apply = "step"
     _sums: Tensor | None = field(default=None, init=False, repr=False)
-    """Tokens, and what is measured, summed over them."""
+    """Token count, and the sum of the measure over tokens."""
 
     def observe(self, loss: Loss, scores: Scores, parameters: Sequence[Tensor] = ()) -> None:
-        """Add one micro-batch; only its diagnostics count."""
+        """Add one micro-batch; uses only its diagnostics."""
         table = loss.table
         if self.measure == "kl" and "sampler_kl" not in table.known:
             raise ValueError("scale.drift: measure 'kl' needs the sampler's log-probs; use 'clips'")
@@ -57,7 +57,7 @@ class DriftScale:
         self._sums = sums if self._sums is None else self._sums + sums
 
     def finish(self, reduce: Reduce = alone) -> Scale:
-        """The scale of this step, over all micro-batches and ranks; starts the next step afresh."""
+        """The scale of this step, over all micro-batches and ranks; resets for the next step."""
         sums = reduce(torch.zeros(2) if self._sums is None else self._sums)
         self._sums = None
         drift = float(sums[1] / sums[0].clamp_min(1))
@@ -65,8 +65,8 @@ class DriftScale:
         return Scale(value=value, measured=drift, threshold=self.target, apply=self.apply, metric="train/drift")
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing outlives a step."""
+        """Empty: no state outlives a step."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Nothing to go on from."""
+        """Nothing to load."""

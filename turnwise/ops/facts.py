@@ -1,11 +1,11 @@
-"""What parts say about themselves: what they need, and what the rules of a row may ask about them.
+"""What parts declare about themselves: their needs, and the traits that a row's rules check.
 
     @declares(Need.REFERENCE)                       # always
     @declares(Need.KL_TO_REFERENCE, estimator="full")   # only with this option
     @refuses(lambda options: options["margin"] > options["limit"], "margin={margin} is above limit={limit}; lower it")
     def my_part(batch, *, ...): ...
 
-A part that declares nothing needs nothing. Nothing else in the package asks for a part's name.
+A part that declares nothing needs nothing. The rest of the package never checks a part's name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Options = Mapping[str, Any]
 
 
 class Need(StrEnum):
-    """What a part must be given. A row's needs are those of its parts, and the learner provides exactly these."""
+    """What a part must be given. A row needs what its parts need; the learner provides exactly that."""
 
     OLD = "the log-probs of the policy before the first update (old_T)"
     SAMPLER = "the log-probs of the sampler (mu_T)"
@@ -42,7 +42,7 @@ class Need(StrEnum):
 
 
 class Trait(StrEnum):
-    """What the rules of a row may know about a part."""
+    """What a row's rules may check about a part."""
 
     NEUTRAL = "leaves everything as it is"
     MAKES_GROUPS = "tries every task several times"
@@ -80,7 +80,7 @@ _FORMULAS: dict[Any, Callable[[Options], str]] = {}
 
 
 def declares(*facts: Fact, **when: Any) -> Callable[[Part], Part]:
-    """Say facts about a part; with options, only where the part has exactly these."""
+    """Declare facts about a part; with options given, only when the part has exactly these."""
 
     def note(part: Part) -> Part:
         _DECLARED[part].append(_Declaration(facts=frozenset(facts), when=when))
@@ -117,25 +117,25 @@ def facts_of(part: Callable[..., Any], options: Options) -> frozenset[Fact]:
 
 
 def has_declared(part: Callable[..., Any]) -> bool:
-    """Whether a part has said anything: the rules leave one that has not alone."""
+    """Whether a part has declared anything; the rules skip parts that have not."""
     return any(named in _DECLARED for named in _family(part))
 
 
 def objections(part: Callable[..., Any], options: Options, *, fatal: bool) -> Iterator[str]:
-    """What speaks against a part with these options."""
+    """The objections to a part with these options."""
     for each in [each for named in _family(part) for each in _OBJECTED.get(named, ())]:
         if each.fatal == fatal and each.applies(options):
             yield each.text.format(**options)
 
 
 def formula_of(part: Callable[..., Any], options: Options) -> str | None:
-    """The part's own way to write itself, if it has one."""
+    """The part's own formula, if it has one."""
     written = [_FORMULAS[named] for named in _family(part) if named in _FORMULAS]
     return written[0](options) if written else None
 
 
 def _family(part: Callable[..., Any]) -> tuple[Any, ...]:
-    """A class says what the classes that it builds on say."""
+    """A class inherits the declarations of its base classes."""
     return part.__mro__ if isinstance(part, type) else (part,)
 
 

@@ -1,4 +1,4 @@
-"""Which trajectories and groups are left out, before any denominator is counted."""
+"""Which trajectories and groups to drop before denominators are counted."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import replace
 from turnwise.types import Group, StopReason, Trajectory
 
 _EPSILON = 2.0**-23
-"""The distance from 1 to the next number of single precision."""
+"""The distance from 1 to the next single-precision number."""
 
 
 def errored(group: Group) -> Group:

@@ -25,7 +25,7 @@ class ReturnTable:
     batch: TokenBatch
     return_N: Tensor
     group_N: Tensor
-    """-1 for trajectories that are not in this batch."""
+    """-1 for trajectories outside this batch."""
     groups: int
 
     @classmethod
@@ -97,7 +97,7 @@ def anchor_state(batch: TokenBatch, *, omega: NonNegative = 1.0, gamma: Discount
 
 
 def centre(values: Tensor, segment: Tensor, count: int) -> Tensor:
-    """x − mean of its segment, in double precision; 0 where there is no segment or all of it is the same number."""
+    """x − mean of its segment, in double precision; 0 outside segments and where a segment is constant."""
     values = values.double()
     mean = segment_mean(values, segment, count)
     centred = values - spread(mean, segment)

@@ -1,4 +1,4 @@
-"""Bring advantages to a common scale. Statistics are those of all ranks: `reduce` sums a tensor over them."""
+"""Bring advantages to a common scale. Statistics cover all ranks: `reduce` sums a tensor over them."""
 
 import torch
 from torch import Tensor
@@ -56,7 +56,7 @@ def batch_turns(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce, *, eps: 
 
 
 def _moments(values: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
-    """Mean and population standard deviation over all ranks, in double precision and two passes: nothing cancels."""
+    """Mean and population std over all ranks, in double precision; two passes avoid cancellation."""
     values = values.double()
     count, total = reduce(torch.stack([values.new_tensor(values.numel()), values.sum()]))
     mean = total / count.clamp_min(1)
@@ -65,7 +65,7 @@ def _moments(values: Tensor, reduce: Reduce) -> tuple[Tensor, Tensor]:
 
 
 def _whiten(batch: TokenBatch, advantage_T: Tensor, moments: tuple[Tensor, Tensor], eps: float) -> Tensor:
-    """(A − mean) / (std + ε) on sampled tokens; 0 where there is no spread, whatever ε."""
+    """(A − mean) / (std + ε) on sampled tokens; 0 if there is no spread, whatever ε."""
     mean, std = moments
     white_T = (advantage_T.double() - mean) / (std + eps)
     return torch.where(batch.sampled_T & (std != 0), white_T, 0).to(advantage_T)

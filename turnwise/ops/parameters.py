@@ -1,4 +1,4 @@
-"""Types of the parameters that parts take; a recipe's values are checked against them."""
+"""Types of part parameters; recipe values are checked against them."""
 
 from typing import Annotated, Literal
 

@@ -1,4 +1,4 @@
-"""Penalties per token that are added to the loss: distance from a reference, and lack of entropy."""
+"""Per-token penalties added to the loss: distance from a reference, and lack of entropy."""
 
 from typing import Literal
 
@@ -33,7 +33,7 @@ def full_vocabulary_kl(
 
         to-reference: Σ_v π_v (log π_v − log π_ref,v);    from-reference: Σ_v π_ref,v (log π_ref,v − log π_v)
 
-    For `Scores.reference_kl_T` of a policy with all its logits at hand; one with a large vocabulary works in chunks.
+    For `Scores.reference_kl_T` when all logits are in memory; policies with a large vocabulary work in chunks.
     """
     log_p, log_q = logits_TV.log_softmax(-1), reference_logits_TV.log_softmax(-1)
     if direction == "from-reference":
@@ -80,13 +80,13 @@ def entropy(batch: TokenBatch, scores: Scores, *, coef: NonNegative = 0.001) -> 
 
 
 def token_entropy(logits_TV: Tensor) -> Tensor:
-    """H = − Σ_v π_v log π_v, for `Scores.entropy_T` of a policy with all its logits at hand."""
+    """H = − Σ_v π_v log π_v, for `Scores.entropy_T` when all logits are in memory."""
     log_p = logits_TV.log_softmax(-1)
     return -(log_p.exp() * log_p).sum(-1)
 
 
 def collision(logits_TV: Tensor) -> Tensor:
-    """Σ_v π_v², the probability that two draws agree: `Scores.collision_T` of a policy with its logits at hand."""
+    """Σ_v π_v², the probability that two draws agree, for `Scores.collision_T` when all logits are in memory."""
     return torch.softmax(logits_TV, -1).square().sum(-1)
 
 

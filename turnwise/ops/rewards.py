@@ -1,4 +1,4 @@
-"""Changes of the reward stream before credit is given."""
+"""Changes to the reward stream before credit is computed."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The step scales there are; `step_scale` says what one is."""
+"""The available step scales; `step_scale` defines the interface."""
 
 from turnwise.ops.clip_bias import ClipBiasScale
 from turnwise.ops.drift import DriftScale

@@ -1,6 +1,6 @@
-"""Sums, means and maxima over turns or sequences, and the one recurrence everything discounted is made of.
+"""Sums, means and maxima over turns or sequences, and the recurrence behind every discounted sum.
 
-`segment` holds a row number per entry; -1 means that the entry belongs to no row and is left out.
+`segment` holds a row number per entry; entries with -1 belong to no row and are skipped.
 """
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def _rows(segment: Tensor, count: int) -> Tensor:
-    """Entries without a row go to a spare one at the end."""
+    """Send entries without a row to a spare row at the end."""
     return torch.where(segment < 0, count, segment)
 
 
@@ -49,7 +49,7 @@ def reverse_scan(values: Tensor, decay: Tensor) -> Tensor:
     total, spare, factor = values.clone(), torch.empty_like(values), decay
     longest, step = _longest_chain(decay), 1
     while step < longest:
-        # total is now right for `step` terms, and factor_t = d_t … d_{t+step−1}.
+        # total now covers `step` terms, and factor_t = d_t … d_{t+step−1}.
         factor = factor[: total.numel() - step]
         torch.addcmul(total[:-step], factor, total[step:], out=spare[:-step])
         spare[-step:] = total[-step:]
@@ -60,7 +60,7 @@ def reverse_scan(values: Tensor, decay: Tensor) -> Tensor:
 
 
 def _longest_chain(decay: Tensor) -> int:
-    """Number of links of the longest run that no zero decay interrupts."""
+    """Length of the longest run without a zero decay."""
     breaks = (decay == 0).nonzero().squeeze(1)
     ends = torch.cat([breaks.new_full((1,), -1), breaks, breaks.new_full((1,), decay.numel() - 1)])
     return int(ends.diff().max())

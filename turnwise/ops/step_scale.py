@@ -1,4 +1,4 @@
-"""What a step scale is: a factor on each optimiser step, made from what the step's micro-batches showed."""
+"""Step scales: a factor on each optimiser step, computed from the step's micro-batches."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ ON_GRADIENT = "apply=gradient: Adam divides the factor out again; near-inert or 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """The scale of one optimiser step, what it came from and where it goes."""
+    """The scale of one optimiser step, the measurement behind it, and what it multiplies."""
 
     value: float
     measured: float
     threshold: float
     apply: Apply
     metric: str = "train/clip_bias"
-    """The name under which a run records what was measured."""
+    """The metric name under which a run records the measurement."""
 
 
 class StepScale(Protocol):
@@ -33,18 +33,18 @@ class StepScale(Protocol):
     `finish` once."""
 
     def observe(self, loss: Loss, scores: Scores, parameters: Sequence[Tensor] = ()) -> None:
-        """Add one micro-batch: its loss, the scores that it came from, and the trained parameters. Scores of sequences
-        that cannot move the policy may come without a gradient."""
+        """Add one micro-batch: its loss, its scores, and the trained parameters. Scores of sequences that cannot move
+        the policy may have no gradient."""
         ...
 
     def finish(self, reduce: Reduce = alone) -> Scale:
-        """The scale of this step, over all micro-batches and ranks; the next step starts afresh."""
+        """The scale of this step, over all micro-batches and ranks; resets for the next step."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """State for a checkpoint."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
+        """Restore from `state_dict()`."""
         ...

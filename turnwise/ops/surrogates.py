@@ -1,4 +1,4 @@
-"""Surrogate objectives, to be maximised. Each also says what it would have been without its clip."""
+"""Surrogate objectives, to be maximised. Each also returns its value without the clip."""
 
 import torch
 from torch import Tensor
@@ -102,14 +102,14 @@ def negative_log_likelihood(batch: TokenBatch, scores: Scores, ratios: Ratios) -
 
 
 def advantage_of(batch: TokenBatch) -> Tensor:
-    """The advantage of every token; ValueError where the batch has none."""
+    """The advantage of every token; ValueError if the batch has none."""
     if batch.advantage_T is None:
         raise ValueError("the batch has no advantages; run compute_credit with a row that has an advantage")
     return batch.advantage_T
 
 
 def _outside(ratio_T: Tensor, advantage_T: Tensor, low: float, high: float) -> Tensor:
-    """Tokens pushed further in the direction in which they have already gone too far."""
+    """Tokens whose ratio is past the bound in the direction the advantage pushes it."""
     return ((ratio_T > 1 + high) & (advantage_T > 0)) | ((ratio_T < 1 - low) & (advantage_T < 0))
 
 

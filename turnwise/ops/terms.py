@@ -1,4 +1,4 @@
-"""Terms of a loss, at the level at which they are defined: a token, a turn, a sequence, or a unit such as a pair."""
+"""Terms of a loss, each at its own level: a token, a turn, a sequence, or a unit such as a pair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Level(StrEnum):
     TURN = "turn"
     SEQUENCE = "sequence"
     UNIT = "unit"
-    """Sequences that are never separated: those of a trajectory, or of a group where the row compares its members."""
+    """Sequences that stay together: those of a trajectory, or of a group if the row compares its members."""
 
     def rows(self, batch: TokenBatch) -> tuple[Tensor, int]:
         """The row of every sampled token at this level, -1 for other tokens; and how many rows there are."""
@@ -42,7 +42,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Ratios:
-    """The ratio that weighs a term; and, for rules that ask for it, the one against the old policy."""
+    """The ratio that weighs a term and, for surrogates that need it, the ratio against the old policy."""
 
     weight_T: Tensor
     against_old: Callable[[], Tensor]
@@ -50,9 +50,9 @@ class Ratios:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """One number per entry of the level, to be maximised in a surrogate and minimised in a regulariser.
+    """One number per entry of the level; surrogates are maximised, regularisers minimised.
 
-    `clipped` marks the terms whose gradient the clip removed or bent; there `unclipped` is what they would have been.
+    `clipped` marks the terms whose gradient the clip removed or changed; `unclipped` holds their values without it.
     """
 
     objective: Tensor
@@ -67,7 +67,7 @@ class Terms:
         return segment_sum(weight_T, *self.level.rows(batch))
 
     def clipped_tokens(self, batch: TokenBatch) -> Tensor:
-        """The tokens of the terms that were clipped."""
+        """The tokens of the clipped terms."""
         if self.clipped is None:
             return torch.zeros_like(batch.sampled_T)
         if self.level is Level.TOKEN:

@@ -1,4 +1,4 @@
-"""How often to try a task, and what to do when the tries say little. A plan only says it; the source does it."""
+"""How often to try each task, and when to try more. Plans only describe this; the source carries it out."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from turnwise.ops.facts import Trait, declares
 from turnwise.ops.parameters import Count, Discount, GroupSize
 
 _HARD = 0.25
-"""Success up to which a task counts as hard where nothing else is said."""
+"""The default success share up to which a task counts as hard."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,9 +15,9 @@ class SamplingPlan:
 
     tries: int
     refill: int = 0
-    """Rounds in which further tasks replace those that the filters leave nothing of."""
+    """Rounds in which new tasks replace those that the filters drop entirely."""
     second: int = 0
-    """Further tries at hard tasks, in the same step and group."""
+    """Extra tries at hard tasks, in the same step and group."""
     hard: float = _HARD
     """The share of successes up to which a task is hard."""
 

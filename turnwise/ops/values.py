@@ -1,4 +1,4 @@
-"""Losses of the critic, per token, and the tokens that they are taken at."""
+"""Per-token losses of the critic, and the tokens they apply to."""
 
 import math
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from turnwise.ops.weights import kept_tokens
 
 
 def valued_tokens(batch: TokenBatch, level: Literal["token", "turn"]) -> Tensor:
-    """Where a critic is trained, and so where it can be judged: each kept token, or the first token of each kept turn.
+    """Where a critic is trained and evaluated: each kept token, or the first token of each kept turn.
 
-    A kept turn still has a token to train on, be it the first or not.
+    A turn is kept while any of its tokens is, even if its first is not.
     """
     kept_T = kept_tokens(batch)
     if level == "token":
@@ -72,7 +72,7 @@ def hl_gauss(
     HL-Gauss (2403.03950). Returns outside [low, high] are clamped.
     """
     if low >= high:
-        raise ValueError(f"value loss hl-gauss: low={low} must lie below high={high}; give the range of the returns")
+        raise ValueError(f"value loss hl-gauss: low={low} must be below high={high}; give the range of the returns")
     if scores.value_logits_TB is None:
         raise ValueError("value loss hl-gauss needs a categorical critic (Scores.value_logits_TB is not assigned)")
     if scores.value_logits_TB.shape[-1] != bins:
@@ -83,7 +83,7 @@ def hl_gauss(
 
 
 def _check_support(batch: TokenBatch, scores: Scores, low: float, high: float) -> None:
-    """The critic must read its values from the support that it is trained on."""
+    """Check that the critic reads its values from the support it is trained on."""
     if scores.value_T is None or scores.value_logits_TB is None:
         return
     mean_T = histogram_mean(scores.value_logits_TB.detach(), low=low, high=high)
@@ -91,7 +91,7 @@ def _check_support(batch: TokenBatch, scores: Scores, low: float, high: float) -
     if bool((apart_T > 0.01 * (high - low)).any()):
         raise ValueError(
             f"the critic's values are not the means of its bins between low={low} and high={high}; "
-            "make it with bins=Bins.of(row), so that it reads what hl-gauss trains"
+            "make it with bins=Bins.of(row), so that both use the same bins"
         )
 
 

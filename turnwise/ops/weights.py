@@ -1,4 +1,4 @@
-"""Token weights from global counts: the loss is a plain sum of weight × term, however the batch is cut."""
+"""Token weights from global counts: the loss is a plain sum of weight × term, however the batch is split."""
 
 from dataclasses import dataclass, fields
 
@@ -14,10 +14,10 @@ from turnwise.ranks import Reduce
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What one optimiser step averages over, on all ranks and micro-batches, at every level.
+    """What one optimiser step averages over, across all ranks and micro-batches, at every level.
 
-    Only sampled tokens that were not rejected count, and only turns, sequences and trajectories that still have one. A
-    part of a trajectory counts by its share of the trajectory's tokens, so that the parts add up to one.
+    Only sampled, unrejected tokens count, and only turns, sequences and trajectories that still have one. A part of a
+    trajectory counts by its share of the trajectory's tokens, so the parts add up to one.
     """
 
     tokens: float
@@ -60,7 +60,7 @@ def kept_tokens(batch: TokenBatch) -> Tensor:
 
 
 def trajectory_tokens(batch: TokenBatch) -> Tensor:
-    """Kept tokens of each sequence's trajectory, in a batch that holds it whole."""
+    """Kept tokens of each sequence's trajectory, in a batch that holds the whole trajectory."""
     trajectory_T = torch.where(kept_tokens(batch), batch.trajectory_S[batch.sequence_T], -1)
     count = int(batch.trajectory_S.max()) + 1 if batch.sequences else 0
     return segment_count(trajectory_T, count)[batch.trajectory_S]
@@ -140,12 +140,12 @@ def constant(batch: TokenBatch, counts: Counts, *, length: Positive = 1024.0) ->
 
 
 def _trajectory_size(batch: TokenBatch) -> Tensor:
-    """A batch that was not packed does not know of tokens beyond it."""
+    """A batch that was not packed only knows its own tokens."""
     return trajectory_tokens(batch) if batch.kept_S is None else batch.kept_S
 
 
 def _trajectories(counts: Counts) -> float:
-    """Below 1 where a step holds only a part of a trajectory; 1 where it holds nothing."""
+    """Below 1 if a step holds only part of a trajectory; 1 if it holds nothing."""
     return counts.trajectories or 1
 
 

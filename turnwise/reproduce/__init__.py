@@ -1,1 +1,1 @@
-"""Claims of papers, put to the test: recipes in `recipes/<paper>/`, thresholds fixed in advance, and a verdict."""
+"""Tests of papers' claims: recipes in `recipes/<paper>/`, thresholds fixed in advance, and a verdict."""

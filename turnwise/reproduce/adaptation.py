@@ -1,4 +1,4 @@
-"""A claim's study on a task of the user's own: settings on top of a scale, and one study to a folder."""
+"""A claim's study on the user's own task: settings on top of a scale, one study per folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _SETTINGS = "settings.json"
 
 
 def adapted(claim: Claim, scale: StudyScale, settings: Mapping[str, Any]) -> StudyScale:
-    """The scale with the settings on top, such as another environment; ValueError for what is not the user's to set."""
+    """The scale with the settings on top, such as another environment; ValueError for fixed settings."""
     own = join(read_layers(None, settings))
     for key in _keys(own):
         if reason := _reason(key, claim, scale):
             others = [name for name, other in claim.scales.items() if not _reason(key, claim, other)]
-            fix = f"--scale {' or '.join(others)} would take it" if others else "write a claim.yaml of your own"
+            fix = f"--scale {' or '.join(others)} allows it" if others else "write your own claim.yaml"
             raise ValueError(f"{key} cannot be set: {reason}; {fix}")
     return scale.model_copy(update={"settings": join([*read_layers(None, scale.settings), *read_layers(None, own)])})
 
@@ -35,13 +35,13 @@ def _keys(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _reason(key: str, claim: Claim, scale: StudyScale) -> str | None:
-    """Why a key is not the user's to set; None when it is."""
+    """Why the user may not set a key; None if they may."""
     refused = _refused(claim, scale)
     return refused.get(key) or refused.get(key.partition(".")[0])
 
 
 def _refused(claim: Claim, scale: StudyScale) -> dict[str, str]:
-    """Keys and whole sections that the study sets itself, with the reason."""
+    """Keys and sections that the study sets itself, with the reason."""
     reason = "it is what the study varies"
     varied = {"algorithm": reason, "seed": reason, "train.learning_rate": reason}
     for arm, choice in claim.arms.items():
@@ -58,7 +58,7 @@ def _refused(claim: Claim, scale: StudyScale) -> dict[str, str]:
 
 
 def require_same_study(folder: Path, settings: Mapping[str, Any]) -> None:
-    """ValueError when what is in the folder was run with other settings."""
+    """ValueError if the folder holds a study with other settings."""
     file = folder / _SETTINGS
     there = json.loads(file.read_text()) if file.is_file() else {} if (folder / "runs").is_dir() else settings
     if there != settings:
@@ -67,6 +67,6 @@ def require_same_study(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 def note_settings(folder: Path, settings: Mapping[str, Any]) -> None:
-    """Write down what a study is run with, when it begins."""
+    """Record a study's settings when it begins."""
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / _SETTINGS, json.dumps(settings).encode())

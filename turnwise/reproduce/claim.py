@@ -1,4 +1,4 @@
-"""A claim as a file: what a paper says, what would settle it, and every run that it takes, fixed before the first."""
+"""A claim as a file: what a paper says, what decides it, and every run it takes, fixed before the first run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Section(BaseModel):
 
 
 class ArmChoice(_Section):
-    """One arm or control: settings on top of the recipe, and what it takes over from another arm's runs."""
+    """One arm or control: settings on top of the recipe, and what it reuses from another arm's runs."""
 
     settings: dict[str, Any] = {}
     """As in a recipe: `{algorithm: {preset: ppo}, train: {grad_clip: 0.1}}`."""
@@ -34,7 +34,7 @@ class ArmChoice(_Section):
 
     @property
     def source(self) -> str | None:
-        """The arm whose runs must come first."""
+        """The arm that must run first."""
         return self.matched or self.permuted
 
 
@@ -57,9 +57,9 @@ class Start(_Section):
     model: str | None = None
     """A model that depends on the seed, such as `pico-{seed}`; None: the recipe's."""
     slips: float | None = Field(default=None, ge=0, lt=1)
-    """Imitate an expert of whose words this share is random, failures included; None: the expert as it is."""
+    """Imitate an expert with this share of random words, failures included; None: the unchanged expert."""
     slip: Slip = "word"
-    """What slips: single words, as suits `lookup/…`, or whole `action`s, as suits any environment."""
+    """What is randomised: single words, for `lookup/…`, or whole `action`s, for any environment."""
 
 
 class Thresholds(_Section):
@@ -72,7 +72,7 @@ class Thresholds(_Section):
     method_collapses: float = 0.1
     """The method in at most this share."""
     usable: float = 0.75
-    """A rate is usable where mean success reaches this share of the best mean of any arm at any rate."""
+    """A rate is usable if mean success reaches this share of the best mean of any arm at any rate."""
     range_ratio: float = 2.0
     """The method's usable range of rates (highest over lowest) over the baseline's is at least this."""
     margin: float = 0.05
@@ -95,7 +95,7 @@ class StudyScale(_Section):
     settings: dict[str, Any] = {}
     """On top of the recipe, for every run."""
     blocks: dict[str, Cells]
-    """By name, in the order of their weight: what comes first is run first."""
+    """By name, most important first: they run in this order."""
 
 
 class Claim(_Section):
@@ -106,11 +106,11 @@ class Claim(_Section):
     text: str
     arms: dict[str, ArmChoice]
     controls: list[str] = []
-    """Arms that the method must beat for the effect to be its own."""
+    """Arms that the method must beat for the effect to be due to it."""
     thresholds: Thresholds | None = None
-    """Of a claim that a method holds where a baseline collapses, over learning rates."""
+    """For a claim that a method holds where a baseline collapses, over learning rates."""
     criteria: list[Criterion] = []
-    """Of any other claim: each a bound on how runs end."""
+    """For any other claim: each is a bound on final results."""
     scales: dict[str, StudyScale]
 
     @model_validator(mode="after")
@@ -122,7 +122,7 @@ class Claim(_Section):
         named += [choice.source for choice in self.arms.values() if choice.source is not None]
         for name in named:
             if name not in self.arms:
-                raise ValueError(f"{name!r} is none of the arms {', '.join(self.arms)}")
+                raise ValueError(f"{name!r} is not one of the arms {', '.join(self.arms)}")
         return self
 
     @model_validator(mode="after")
@@ -130,7 +130,7 @@ class Claim(_Section):
         if self.thresholds is None and not any(criterion.decides for criterion in self.criteria):
             raise ValueError("nothing decides the claim; give it thresholds or criteria")
         if self.controls and self.thresholds is None:
-            raise ValueError("controls are held against the method of the thresholds; give those, or write criteria")
+            raise ValueError("controls are compared with the method in thresholds; give thresholds, or write criteria")
         return self
 
     def scale(self, name: str) -> StudyScale:

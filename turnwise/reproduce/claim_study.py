@@ -1,4 +1,4 @@
-"""The study of a claim: its starts, its runs, the controls that take over what other runs did, and its results."""
+"""The study of a claim: its starts, its runs, the controls that replay other runs' scales, and its results."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Study:
                 raise ValueError(f"{run.name} takes over the scales of {source.name}, which is in no block of {scale}")
 
     def run(self, *, jobs: int, report: Report, minutes: float | None = None) -> dict[str, str]:
-        """Run what is missing; returns what went wrong. After so many minutes no run is begun any more."""
+        """Run what is missing; returns what went wrong. After `minutes` no new run starts."""
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
         for run in self.runs:
             if is_complete(folder := run.folder(self.output)):
-                keep_numbers_only(folder)  # a kill may have come before that
+                keep_numbers_only(folder)  # in case a kill came before that
         queue = StudyQueue(self.planned())
         if not len(queue):
             return {}
@@ -57,7 +57,7 @@ class Study:
 
     @property
     def device(self) -> str:
-        """Where its runs compute."""
+        """The device of its runs."""
         return choose_device(self._start_recipe(self.runs[0].seed))
 
     def results(self) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ class Study:
         return [*self._planned_starts(), *map(self._planned_run, ordered)]
 
     def _planned_starts(self) -> Iterator[PlannedRun]:
-        # Chats with slips are the study's own: their place says only how its folder was spelled.
+        # The study writes its own chats with slips; their path only shows how its folder was spelled.
         own = () if self.scale.start.slips is None else ("sft.chats",)
         for seed in sorted({run.seed for run in self.runs}):
             folder, recipe = self._start(seed), self._start_recipe(seed)
@@ -110,7 +110,7 @@ class Study:
         return run_recipe(self.claim, self.scale, run, model=self._model(run.seed), output=self.output)
 
     def _can_begin(self, run: StudyRun) -> bool:
-        """Whether what the run needs is there."""
+        """Whether the run's inputs exist."""
         source = source_run(self.claim, run)
         return self._has_start(run.seed) and (source is None or self._has_scales(source.folder(self.output)))
 
@@ -121,12 +121,12 @@ class Study:
         return is_complete(self._start(seed)) or self._start_recipe(seed).sft is None
 
     def _has_scales(self, folder: Path) -> bool:
-        """Whether a run is complete and its scales, where it records them, are beside its journals."""
-        # A process still has a moment's work with a run after the journals say that it has ended.
+        """Whether a run is complete and its scales, if it records them, are beside its journals."""
+        # A process still works on a run for a moment after the journals say it has ended.
         return is_complete(folder) and not (folder / "checkpoints").exists()
 
     def _model(self, seed: int) -> str:
-        """The folder of the seed's start, or the recipe's own model where nothing is imitated."""
+        """The folder of the seed's start, or the recipe's model if nothing is imitated."""
         latest = Checkpoints(self._start(seed) / "checkpoints").latest()
         return str(latest) if latest is not None else self._start_recipe(seed).model.name
 
@@ -139,7 +139,7 @@ class Study:
 
 
 def perform_for_numbers(job: Job) -> str:
-    """Bring a run to its end, and keep what the verdict and the controls need of it."""
+    """Complete a run, and keep what the verdict and the controls need."""
     fault = perform(job)
     if not fault and job.stage == "train":
         keep_numbers_only(job.folder)
@@ -147,9 +147,9 @@ def perform_for_numbers(job: Job) -> str:
 
 
 def keep_numbers_only(folder: Path) -> None:
-    """Hundreds of models are of no use to anyone; the scales that a control replays are. Safe to call twice."""
+    """Delete the models of a run but keep the scales that a control replays. Safe to call twice."""
     latest, factors = Checkpoints(folder / "checkpoints").latest(), folder / FACTORS
-    # Where a removal was cut, the newest checkpoint may be an older one: what is written already stays.
+    # After an interrupted removal the newest checkpoint may be an older one, so keep what is already written.
     if latest is not None and not factors.exists():
         (learner,) = json.loads((latest / "resume" / "state.json").read_text())["learners"].values()
         scale = learner["scale"]

@@ -1,4 +1,4 @@
-"""What a study amounts to, in Markdown for the docs: the verdict, one table per block of runs, the figure's numbers."""
+"""A study's result in Markdown for the docs: the verdict, one table per block of runs, the figure's numbers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _lines(claim: Claim, scale: StudyScale, table: Table, findings: Sequence[Jud
         yield f"| {name} | {finding.outcome} | {finding.text} |"
     yield ""
     if not all(finding.decides for finding in findings):
-        yield "Criteria in italics do not decide the claim; they say more of the effect and what it is due to.\n"
+        yield "Criteria in italics do not decide the claim; they say more about the effect and its cause.\n"
     spoken = {criterion.metric for criterion in claim.criteria}
     metrics: list[Metric] = [metric for metric in COLUMNS if metric == "success" or metric in spoken]
     for name, block in scale.blocks.items():
@@ -74,7 +74,7 @@ def _cell_line(table: Table, cell: Cell, metrics: Sequence[Metric]) -> str:
     if not runs:
         return ""
     ends = [_end(table, cell, metric) for metric in metrics]
-    # Medians: where a dead run's returns no longer vary, shares of their variance have no bound.
+    # Medians: if a dead run's returns no longer vary, shares of their variance are unbounded.
     numbers = [_median(runs, name) for name in ("clip_fraction", "gradient_tail", "scale", "explained_variance")]
     cells = [
         cell.arm,
@@ -91,7 +91,7 @@ def _cell_line(table: Table, cell: Cell, metrics: Sequence[Metric]) -> str:
 
 
 def _end(table: Table, cell: Cell, metric: Metric) -> str:
-    """Mean and interval of how the runs end; of one run its own value."""
+    """Mean and interval of the runs' final values; for one run just its value."""
     found = final_interval(table, cell, metric)
     if found is None:
         return ", ".join(f"{value:.2f}" for value in table.values(cell, metric).values())

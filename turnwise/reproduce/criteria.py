@@ -1,4 +1,4 @@
-"""Criteria in a claim's own words: a mean over seeds, or a difference paired by seed, held against a bound."""
+"""A claim's own criteria: a mean over seeds, or a difference paired by seed, compared with a bound."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from turnwise.words import counted
 Metric = Literal["success", "turns", "reward"]
 COLUMNS: Mapping[Metric, str] = {"success": "final", "turns": "final_turns", "reward": "final_reward"}
 """Where a row of `results.json` holds the metric."""
-_FEWEST = 3  # seeds: of two an interval says next to nothing
+_FEWEST = 3  # seeds: an interval of two says almost nothing
 Outcome = Literal["pass", "fail", "not decided"]
 
 
@@ -25,15 +25,15 @@ class Criterion(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     arm: str
     minus: str | None = None
-    """Judge the difference to this other arm on the same seeds; None: the arm by itself."""
+    """Judge the difference from this other arm on the same seeds; None: the arm alone."""
     metric: Metric
     """Of the last held-out evaluation."""
     at_least: float | None = None
     at_most: float | None = None
     decides: bool = True
-    """Whether the claim stands and falls with it."""
+    """Whether it decides the claim."""
     part: str = ""
-    """Which of a paper's claims it belongs to, where there are several."""
+    """Which of a paper's claims it belongs to, if there are several."""
 
     @model_validator(mode="after")
     def _sensible(self) -> Criterion:
@@ -57,11 +57,11 @@ class Criterion(BaseModel):
     def judge(self, values: Sequence[Mapping[int, float]]) -> tuple[Outcome, str]:
         """The outcome and its numbers, from the metric by seed of each of its arms.
 
-        Student's 95% interval decides: it lies on the right side of the bound, or on the wrong one, or on both.
+        Student's 95% interval decides: it is on the right side of the bound, on the wrong side, or spans it.
         """
         seeds = sorted(set.intersection(*(set(of_arm) for of_arm in values)))
         if len(seeds) < _FEWEST:
-            return "not decided", f"too few seeds: {len(seeds)} of the {_FEWEST} that an interval takes"
+            return "not decided", f"too few seeds: {len(seeds)} of the {_FEWEST} that an interval needs"
         sample = [values[0][seed] - (values[1][seed] if len(values) > 1 else 0.0) for seed in seeds]
         interval = mean_interval(sample)
         text = f"{self._spell(fmean(sample))} (95% {self._spell(interval.low)} to {self._spell(interval.high)})"

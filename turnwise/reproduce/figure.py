@@ -1,4 +1,4 @@
-"""The headline figure: success against learning rate for each arm, as an SVG that needs nothing to be seen."""
+"""The headline figure: success against learning rate for each arm, as a self-contained SVG."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Point = tuple[float, float, Interval]
 
 _WIDTH, _HEIGHT = 720, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 170, 52, 48
-# Told apart by eyes of all kinds, in print too: hue and dash differ, nine and five of them, which makes 45 pairs.
+# Readable for the colour-blind and in print: nine hues and five dashes make 45 distinct pairs.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31", "#882255")
 _DASHES = ("", "6 3", "2 2", "8 3 2 3", "12 3")
 
@@ -58,7 +58,7 @@ def _axes(rates: Sequence[float]) -> list[str]:
 
 def _curve(name: str, points: Sequence[Point], rates: Sequence[float], number: int) -> list[str]:
     colour, dash = _COLOURS[number % len(_COLOURS)], _DASHES[number % len(_DASHES)]
-    shift = (number - 3) * 2.0  # intervals of neighbours side by side, not on top of each other
+    shift = (number - 3) * 2.0  # keep neighbouring intervals from overlapping
     places = [(_x(rate, rates) + shift, _y(mean), interval) for rate, mean, interval in points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y, _ in places)
     parts = [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dash}"/>']

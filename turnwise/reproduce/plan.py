@@ -22,7 +22,7 @@ _REPLAYED = "turnwise.reproduce.replayed_scales:ReplayedScale"
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Cell:
-    """One place of the study's table: what all seeds of it have in common."""
+    """One cell of the study's table: the settings that its seeds share."""
 
     arm: str
     rate: float
@@ -44,16 +44,16 @@ class StudyRun:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The display name."""
         return f"{self.cell.folder.replace('/', ' ')}, seed {self.seed}"
 
     def folder(self, output: Path) -> Path:
-        """Where it lies."""
+        """Its run folder."""
         return output / "runs" / self.cell.folder / f"seed-{self.seed}"
 
 
 def stress_cell(scale: StudyScale, arm: str) -> Cell:
-    """The arm's place in the stress test."""
+    """The arm's cell in the stress test."""
     return Cell(arm=arm, rate=scale.rate, updates=scale.updates)
 
 
@@ -67,7 +67,7 @@ def block_cells(scale: StudyScale, block: Cells) -> Iterator[Cell]:
 
 
 def study_runs(scale: StudyScale) -> list[StudyRun]:
-    """All runs without repetition, by block, a seed of every cell before the next seed."""
+    """All runs without duplicates, by block; one seed of every cell before the next seed."""
     found: dict[StudyRun, None] = {}
     for block in scale.blocks.values():
         count = min(block.seeds or scale.seeds, scale.seeds)
@@ -87,7 +87,7 @@ def source_run(claim: Claim, run: StudyRun) -> StudyRun | None:
 
 
 def run_recipe(claim: Claim, scale: StudyScale, run: StudyRun, *, model: str, output: Path) -> Recipe:
-    """The run's recipe; `model` is its start. What it takes from another run must be there."""
+    """The run's recipe; `model` is its start. What it needs from another run must exist."""
     choice, cell = claim.arms[run.cell.arm], run.cell
     algorithm = {**choice.settings.get("algorithm", {}), **_passes(scale, cell, choice.epoch_share)}
     rate = cell.rate
@@ -111,7 +111,7 @@ def run_recipe(claim: Claim, scale: StudyScale, run: StudyRun, *, model: str, ou
 
 def start_recipe(claim: Claim, scale: StudyScale, seed: int, *, chats: Path) -> Recipe:
     """The recipe of a seed's imitation."""
-    # Its curve is of no interest, and it has many more steps than a run.
+    # Its curve is not needed, and it has many more steps than a run.
     overrides: dict[str, Any] = {"seed": seed, "name": f"start-seed-{seed}", "eval": {"every": 0}}
     if scale.start.model is not None:
         overrides["model"] = {"name": scale.start.model.format(seed=seed)}
@@ -121,7 +121,7 @@ def start_recipe(claim: Claim, scale: StudyScale, seed: int, *, chats: Path) -> 
 
 
 def mean_scale(folder: Path) -> float:
-    """The mean scale of a run, each step weighing as its learning rate: what its path was shortened by."""
+    """The mean scale of a run, weighted by each step's learning rate: how much its path was shortened."""
     rows = [row for row in read_journal(folder / "metrics.jsonl") if row.get("train/scale") is not None]
     weight = sum(row["train/learning_rate"] for row in rows)
     return sum(row["train/scale"] * row["train/learning_rate"] for row in rows) / weight
@@ -132,7 +132,7 @@ def _passes(scale: StudyScale, cell: Cell, share: float) -> dict[str, int]:
     minibatches = min(scale.minibatches, cell.updates)
     epochs, rest = divmod(cell.updates, minibatches)
     if rest:
-        raise ValueError(f"{cell.updates} updates are no whole passes of {minibatches} minibatches; change either")
+        raise ValueError(f"{cell.updates} updates are not whole passes of {minibatches} minibatches; change either")
     return {"epochs": max(1, round(epochs * share)), "minibatches": minibatches, "max_lag": cell.lag}
 
 

@@ -1,4 +1,4 @@
-"""Parts of rows that only studies need; recipes name them as `turnwise.reproduce.replayed_scales:…`."""
+"""Parts that only studies need; recipes name them as `turnwise.reproduce.replayed_scales:…`."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class RecordedScale(ClipBiasScale):
     _factors: list[float] = field(default_factory=list[float], init=False, repr=False)
 
     def finish(self, reduce: Reduce = alone) -> Scale:
-        """The scale of this step, which is also kept."""
+        """The scale of this step, which is also recorded."""
         scale = super().finish(reduce)
         self._factors.append(scale.value)
         return scale
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps; `factors` is what the control reads."""
+        """State for a checkpoint; the control reads `factors`."""
         return {**super().state_dict(), "factors": list(self._factors)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
+        """Restore from `state_dict()`."""
         super().load_state_dict(state)
         self._factors = [float(factor) for factor in state["factors"]]
 
@@ -52,7 +52,7 @@ class ReplayedScale:
     _place: int = field(default=0, init=False, repr=False)
 
     def observe(self, loss: Loss, scores: Scores, parameters: Sequence[Tensor] = ()) -> None:
-        """Nothing that happens changes the list."""
+        """Nothing to observe."""
 
     def finish(self, reduce: Reduce = alone) -> Scale:
         """The next factor."""
@@ -61,9 +61,9 @@ class ReplayedScale:
         return Scale(value=value, measured=0.0, threshold=1.0, apply=self.apply)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the place in the list."""
+        """State for a checkpoint: the position in the list."""
         return {"place": self._place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
+        """Restore from `state_dict()`."""
         self._place = int(state["place"])

@@ -1,4 +1,4 @@
-"""Demonstrations by an expert who slips: the start of a study needs a policy that succeeds sometimes, not always."""
+"""Demonstrations with random slips: a study should start from a policy that succeeds sometimes, not always."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS = (*SYMBOLS, GET, ANSWER)
 def write_slips(path: Path, env: EnvChoice, *, count: int, share: float, seed: int, slip: Slip = "word") -> None:
     """Write `count` episodes of the expert as chats, in which a `share` of its words or actions are random ones.
 
-    Unlike what `sft` makes of an expert by itself, episodes that fail are kept: their success is the start's ceiling.
+    Unlike in plain `sft`, failed episodes are kept: the success rate of the demonstrations is the start's ceiling.
     """
     rng = Random(f"slips:{seed}")
     played = env.source().build()

@@ -1,4 +1,4 @@
-"""A study's rows by cell and seed, and what every criterion asks of them."""
+"""A study's rows by cell and seed, with the queries that criteria need."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Table:
 
 
 def final_interval(table: Table, cell: Cell, metric: Metric = "success") -> tuple[float, Interval] | None:
-    """Mean and 95% interval of how the cell's runs end; success lies between 0 and 1."""
+    """Mean and 95% interval of the cell's final values; success is between 0 and 1."""
     finals = list(table.values(cell, metric).values())
     if len(finals) < 2:
         return None
@@ -63,7 +63,7 @@ def final_interval(table: Table, cell: Cell, metric: Metric = "success") -> tupl
 
 
 def missing_runs(scale: StudyScale, table: Table, cells: Collection[Cell]) -> str:
-    """How many planned runs of these cells are not there yet, in words; empty when all are."""
+    """How many planned runs of these cells are missing, in words; empty if none."""
     planned = [run for run in study_runs(scale) if run.cell in cells]
     if {run.cell for run in planned} != set(cells):
         return "this scale has no such runs"

@@ -1,4 +1,4 @@
-"""The verdict: each criterion of a claim held against the runs, by thresholds that were fixed before them."""
+"""The verdict: each criterion of a claim checked against the runs, by thresholds fixed in advance."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Judgement:
     outcome: Outcome
     text: str
     decides: bool = True
-    """Whether the claim stands and falls with it."""
+    """Whether it decides the claim."""
     part: str = ""
-    """Of a claim with several parts."""
+    """The part of the claim, if it has several."""
 
     @property
     def name(self) -> str:
@@ -36,7 +36,7 @@ class Judgement:
 
 
 def judge(claim: Claim, scale: StudyScale, rows: Sequence[Row]) -> list[Judgement]:
-    """All criteria, those that decide first."""
+    """All findings, deciding ones first."""
     table, limits = Table(rows), claim.thresholds
     findings = [_criterion(criterion, scale, table) for criterion in claim.criteria]
     if limits is not None:
@@ -55,16 +55,16 @@ def judge(claim: Claim, scale: StudyScale, rows: Sequence[Row]) -> list[Judgemen
 
 
 def overall(findings: Sequence[Judgement]) -> Outcome:
-    """The claim's verdict: it passes when all that decides does, and fails when any of it does."""
+    """The claim's verdict: it passes if every deciding criterion passes, and fails if any fails."""
     outcomes = {finding.outcome for finding in findings if finding.decides}
     return "fail" if "fail" in outcomes else "not decided" if "not decided" in outcomes else "pass"
 
 
 def usable_range(curve: Mapping[float, float], bar: float) -> Interval | None:
-    """The longest stretch of learning rates over which a curve lies at or above the bar.
+    """The longest range of learning rates over which a curve is at or above the bar.
 
-    Between two rates the curve is a line over the logarithm of the rate; at the ends of the grid it just ends, so that
-    a range which reaches an end may in truth be wider. None when no rate reaches the bar.
+    Between two rates the curve is linear in the logarithm of the rate. It stops at the ends of the grid, so a range
+    that reaches an end may be wider in truth. None if no rate reaches the bar.
     """
     rates = sorted(curve)
     stretches: list[Interval] = []
@@ -93,7 +93,7 @@ def _crossing(curve: Mapping[float, float], first: float, second: float, bar: fl
 
 
 def _criterion(criterion: Criterion, scale: StudyScale, table: Table) -> Judgement:
-    """A bound in the claim's own words; nothing is decided before every run that it reads is there."""
+    """One of the claim's own criteria; undecided until every run that it reads is complete."""
     cells = [stress_cell(scale, arm) for arm in criterion.arms]
     outcome: Outcome = "not decided"
     if not (text := missing_runs(scale, table, cells)):
@@ -134,7 +134,7 @@ def _method_is_better(limits: Thresholds, scale: StudyScale, table: Table) -> Ju
     return Judgement(
         criterion=f"{limits.method} ends higher",
         outcome=_whole(scale, min(len(table.seeds(cell)) for cell in cells), outcome == "pass"),
-        text=f"difference of final success {_signed(mean, interval)}; the interval must lie above 0",
+        text=f"difference of final success {_signed(mean, interval)}; the interval must be above 0",
     )
 
 
@@ -148,7 +148,7 @@ def _range_is_wider(limits: Thresholds, scale: StudyScale, table: Table) -> Judg
         return _undecided(criterion, "too few rates")
     ranges = {arm: usable_range(curve, bar) for arm, curve in curves.items()}
     if ranges[limits.baseline] is None:
-        return _undecided(criterion, f"{limits.baseline} reaches a mean of {bar:.2f} at no rate of the study")
+        return _undecided(criterion, f"{limits.baseline} does not reach a mean of {bar:.2f} at any rate")
     widths = {arm: _width(found) for arm, found in ranges.items()}
     text = "; ".join(
         f"{arm} {'nowhere' if found is None else f'{found.low:.2g} to {found.high:.2g}'}, a factor of {widths[arm]:.1f}"
@@ -168,7 +168,7 @@ def _width(found: Interval | None) -> float:
 
 
 def _resampled_ratio(limits: Thresholds, scale: StudyScale, table: Table, bar: float) -> str:
-    """What the ratio of widths might have been with other seeds: a bootstrap over seeds, the bar as it is."""
+    """Interval of the ratio of widths: a bootstrap over seeds with the bar fixed."""
     rng, ratios = np.random.default_rng(0), list[float]()
     finals = {
         arm: {rate: table.finals(Cell(arm=arm, rate=rate, updates=scale.updates)) for rate in table.curve(scale, arm)}
@@ -202,13 +202,13 @@ def _costs_nothing(limits: Thresholds, scale: StudyScale, table: Table) -> Judge
     return Judgement(
         criterion=criterion,
         outcome=outcome,
-        text=f"with one update a rollout the difference is {_signed(mean, interval)}; it must not lie below "
+        text=f"with one update a rollout the difference is {_signed(mean, interval)}; it must not be below "
         f"-{limits.margin:g}",
     )
 
 
 def _beats(control: str, limits: Thresholds, scale: StudyScale, table: Table) -> Judgement:
-    """Whether the effect is the method's own: a control that does as well explains it away."""
+    """Whether the method beats a control; one that does as well explains the effect away."""
     criterion = f"{limits.method} beats {control}"
     cells = [stress_cell(scale, arm) for arm in (limits.method, control)]
     if missing := missing_runs(scale, table, cells):
@@ -233,12 +233,12 @@ def _difference(table: Table, first: Cell, second: Cell) -> tuple[float, Interva
 
 
 def _whole(scale: StudyScale, seeds: int, holds: bool) -> Outcome:
-    """Nothing is decided before every seed has run."""
+    """Undecided until every seed has run."""
     return "not decided" if seeds < scale.seeds else "pass" if holds else "fail"
 
 
 def _rate_cells(scale: StudyScale, arms: Collection[str]) -> set[Cell]:
-    """Planned cells of these arms that differ in nothing but the learning rate."""
+    """Planned cells of these arms that differ only in the learning rate."""
     cells = {run.cell for run in study_runs(scale) if run.cell.arm in arms}
     return {cell for cell in cells if (cell.updates, cell.lag) == (scale.updates, 0)}
 

@@ -1,4 +1,4 @@
-"""From trajectories to the packed batch: sampled ids go in byte for byte, nothing is re-tokenised."""
+"""From trajectories to the packed batch: sampled ids are copied exactly, nothing is re-tokenised."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from turnwise.batch import ENVIRONMENT, POLICY, TokenBatch
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
 _ROUNDING = 1e-3
-"""Samplers of half precision may put a certain token's log-prob a little above 0."""
+"""Half-precision samplers may report a log-prob slightly above 0 for a certain token."""
 
 
 def pack(groups: Iterable[Group], *, policy: str | None = None, dtype: torch.dtype = torch.float32) -> TokenBatch:
     """Pack groups of trajectories into one TokenBatch.
 
-    - A turn's reward lands on its last sampled token. A turn that sampled nothing hands its reward to the last token
-      sampled before it in the same trajectory.
+    - A turn's reward goes to its last sampled token. An empty turn's reward goes to the last token sampled before it
+      in the same trajectory.
     - A turn with `restarts` opens a new sequence of the same trajectory; credit still flows across.
-    - Groups have ids of their own: two with one id would be compared apart.
+    - Group ids must be unique: two groups with one id would be compared separately.
     - A trajectory that is both terminated and truncated counts as terminated: nothing follows it.
-    - `mu_T` is NaN where the sampler is unknown, as in an expert's turn, unassigned if that is so of every turn.
-    - With `policy` only its own turns are trained on: what others sampled is context, and a trajectory in which only
-      others spoke is left out.
+    - `mu_T` is NaN where the sampler is unknown, as in an expert's turn; unassigned if it is unknown for every turn.
+    - With `policy` only its turns are trained on: other policies' tokens are context, and trajectories without its
+      turns are left out.
     - `bootstrap_S` is NaN where a truncated trajectory waits for the critic's value, unassigned if all of them do.
     """
     columns, ids = _Columns(), set[str]()
@@ -41,12 +41,12 @@ def pack(groups: Iterable[Group], *, policy: str | None = None, dtype: torch.dty
         if group.id in ids:
             raise ValueError(
                 f"two groups have the id {group.id!r}; put trajectories that are compared into one Group, "
-                "and give other groups ids of their own"
+                "and give other groups unique ids"
             )
         ids.add(group.id)
         columns.group_names.append(group.id)
         for trajectory in group.trajectories:
-            heard = trajectory if policy is None else _as_heard_by(policy, trajectory)
+            heard = trajectory if policy is None else _seen_by(policy, trajectory)
             if heard is not None:
                 _add_trajectory(columns, heard, group_number)
     if not columns.trajectory_names:
@@ -54,8 +54,8 @@ def pack(groups: Iterable[Group], *, policy: str | None = None, dtype: torch.dty
     return _to_batch(columns, dtype)
 
 
-def _as_heard_by(policy: str, trajectory: Trajectory) -> Trajectory | None:
-    """The trajectory with the turns of others as context; None where it has no other turns."""
+def _seen_by(policy: str, trajectory: Trajectory) -> Trajectory | None:
+    """The trajectory with other policies' turns as context; None if no turns remain."""
     own = [turn.policy == policy for turn in trajectory.turns]
     if all(own):
         return trajectory
@@ -66,7 +66,7 @@ def _as_heard_by(policy: str, trajectory: Trajectory) -> Trajectory | None:
         if is_own:
             turns.append(replace(turn, reward=turn.reward + early))
             early = 0.0
-        else:  # what came in before its first turn is the first turn's
+        else:  # text before its first turn belongs to that turn
             heard = [*turn.prompt_ids, *turn.sampled_ids]
             reward = turn.reward if has_spoken else 0.0
             turns.append(replace(turn, prompt_ids=heard, sampled_ids=(), logprobs=None, reward=reward))
@@ -85,7 +85,7 @@ class _Columns:
     source: list[int] = field(default_factory=list[int])
     mu: list[float] = field(default_factory=list[float])
     mu_known: bool = False
-    """Whether any turn says how likely its sampler found it."""
+    """Whether any turn has sampler log-probs."""
     reward: list[float] = field(default_factory=list[float])
     turn_sequence: list[int] = field(default_factory=list[int])
     turn_index: list[int] = field(default_factory=list[int])
@@ -192,14 +192,14 @@ def _add_reward(columns: _Columns, trajectory: Trajectory, index: int, last_samp
 
 def _check_ids(where: str, ids: Sequence[int]) -> None:
     if {*map(type, ids)} <= {int} and min(ids, default=0) >= 0:
-        return  # the common case, without a step of Python per token
+        return  # the common case, without a Python loop over tokens
     for place, token in enumerate(ids):
         if not _is_id(token):
             raise ValueError(f"{where}: entry {place} is {token!r}; ids are whole numbers from 0 up")
 
 
 def _is_id(token: Any) -> bool:
-    """Integers of numpy and torch will do."""
+    """Accepts numpy and torch integers too."""
     try:
         return operator.index(token) >= 0
     except TypeError:

@@ -1,4 +1,4 @@
-"""The agent that is a model: it renders what a seat sees, samples from an engine, and records the tokens."""
+"""The model agent: it renders what a seat sees, samples from an engine, and records the tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turnwise.rollout.agents import Action, Agent, View
 from turnwise.rollout.token_checks import check_completion
 from turnwise.types import POLICY, StopReason, Trajectory
 
-# A turn that was cut is no action; a cancelled one says nothing about the policy.
+# A truncated turn is not an action; a cancelled one says nothing about the policy.
 _STOPS = {
     Finish.MAX_TOKENS: StopReason.MAX_TOKENS,
     Finish.CONTEXT_FULL: StopReason.CONTEXT_FULL,
@@ -20,7 +20,7 @@ _STOPS = {
 }
 
 _LONG = 20_000
-"""Characters of an observation that are tokenised in the event loop, in a few milliseconds."""
+"""Observations of up to this many characters are tokenised in the event loop, in a few milliseconds."""
 
 
 @dataclass(kw_only=True)
@@ -30,7 +30,7 @@ class _Seat:
     conversation: Conversation
     session: str
     cut: bool = False
-    """The last thing said, if anything, was cut: no observation came after it."""
+    """The last message, if any, was truncated: no observation followed it."""
 
 
 class PolicyAgent(Agent):
@@ -87,13 +87,13 @@ class PolicyAgent(Agent):
         self._engine.close(seat.session)
         if trajectory.truncated and not trajectory.stop.is_failure and not seat.cut and trajectory.final_observation:
             prompt = await self._observe(seat.conversation, trajectory.final_observation)
-            # A rewritten history is no continuation of the last sequence, and what fits in no context cannot be read:
-            # the critic then values the last turn's end.
+            # A rewritten history does not continue the last sequence, and text beyond the context cannot be read: the
+            # critic then values the end of the last turn.
             fits = prompt is not None and len(prompt.ids) < self._engine.capacity
             trajectory.final_ids = prompt.ids if prompt is not None and fits and not prompt.restarts else ()
 
     async def _observe(self, conversation: Conversation, observation: str) -> Prompt | None:
-        """What comes in, as tokens; None when it fits in no context. A long text holds up no other episode."""
+        """The new input as tokens; None if it does not fit the context. A long text does not block other episodes."""
         if len(observation) <= _LONG:
             return conversation.observe(observation)
         return await asyncio.to_thread(self._observe_aside, conversation, observation)
@@ -112,12 +112,12 @@ class PolicyAgent(Agent):
     def _seat(self, view: View) -> _Seat:
         key = (view.episode, view.seat)
         if view.turn == 0:
-            if left := self._seats.pop(key, None):  # of an episode of this name that never came to its end
+            if left := self._seats.pop(key, None):  # left by an unfinished episode of this name
                 self._engine.close(left.session)
             self._seats[key] = _Seat(conversation=self._renderer.open(), session=_session(view))
         return self._seats[key]
 
 
 def _session(view: View) -> str:
-    """A name of its own for every sequence. Engines draw by it, so it carries a number from the seat's generator."""
+    """A unique name per sequence. Engines seed by it, so it includes a number from the seat's generator."""
     return f"{view.episode}/{view.seat}:{view.rng.getrandbits(64):016x}"

@@ -1,1 +1,1 @@
-"""Where a step's data comes from: episodes that are played, demonstrations, files."""
+"""Sources of a step's data: played episodes, demonstrations, files."""

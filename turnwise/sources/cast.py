@@ -1,4 +1,4 @@
-"""Who plays: the models that speak, and what each seat is played by."""
+"""Who plays: the models, and the player of each seat."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Voice:
     policy: TextPolicy
     renderer: Renderer
     label: str = ""
-    """What its turns call it; a place in a pool is called by who is in it, such as `rival@20`."""
+    """Its name in turns; a pool place has the name of its snapshot, such as `rival@20`."""
     learns: bool = False
     version: int = 0
     """Of its weights, where it is frozen."""
@@ -31,20 +31,20 @@ class Voice:
 
 @dataclass(kw_only=True)
 class Pool:
-    """Earlier selves of a policy. Which of them plays an episode, the seat's own generator draws."""
+    """Snapshots of a policy. The seat's generator draws which one plays an episode."""
 
     of: str
     every: int
     places: list[Voice]
     held: dict[int, Voice] = field(default_factory=dict[int, Voice])
-    """The places that are taken, by the step of whom they hold."""
+    """The places in use, by the step of their snapshot."""
 
     def after(self, steps: Sequence[int], step: int) -> list[int]:
-        """The selves that it holds once that of `step` has come: the newest, as many as there are places."""
+        """The snapshots after adding that of `step`: the newest, as many as there are places."""
         return sorted({*steps, step})[-len(self.places) :]
 
     def fill(self, steps: Sequence[int], load: Callable[[int, TextPolicy], None]) -> list[Voice]:
-        """Hold the selves of these steps; returns the places that changed."""
+        """Hold the snapshots of these steps; returns the places that changed."""
         kept = {step: place for step, place in self.held.items() if step in steps}
         free = [place for place in self.places if place not in kept.values()]
         coming = [step for step in steps if step not in kept]
@@ -59,7 +59,7 @@ class Pool:
 
 @dataclass(kw_only=True)
 class Cast:
-    """Everybody who plays: `Cast.alone(policy, renderer)` is one policy at every seat."""
+    """All players: `Cast.alone(policy, renderer)` is one policy at every seat."""
 
     voices: list[Voice]
     seats: dict[str, Voice | Pool | Agent]
@@ -67,7 +67,7 @@ class Cast:
 
     @classmethod
     def alone(cls, policy: TextPolicy, renderer: Renderer) -> Cast:
-        """The plain case."""
+        """One policy at every seat."""
         return cls(voices=[Voice(name=POLICY, policy=policy, renderer=renderer, learns=True)], seats={})
 
     @property

@@ -24,7 +24,7 @@ _UNREAD = {
     "audio": "only text can be learnt from: remove the chat",
     "images": "only text can be learnt from: remove the chat",
 }
-"""Fields that say something which nothing here reads, and what to do instead."""
+"""Meaningful fields that are not read, and what to do instead."""
 
 
 @dataclass(frozen=True, kw_only=True)

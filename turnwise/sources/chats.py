@@ -1,4 +1,4 @@
-"""A file of chats as demonstrations: what the assistant says is learnt, everything else is what it was told."""
+"""A file of chats as demonstrations: the assistant's messages are learned, the rest is context."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def chat_groups(
 ) -> list[Group]:
     """The first `limit` chats of a JSONL file, one trajectory to a group, ready for `pack`.
 
-    A chat's own system message takes the place of the renderer's. Where the template rewrites the history, a chat
-    becomes several sequences. All bad lines are told at once, those with more than `room` tokens among them.
+    A chat's own system message replaces the renderer's. If the template rewrites the history, a chat becomes several
+    sequences. One error lists all bad lines, including those with more than `room` tokens.
     """
 
     def read(row: Any) -> list[Trajectory]:
@@ -59,7 +59,7 @@ def shown_tools(row: dict[str, Any], renderer: Renderer) -> Renderer:
 
 
 def finished(turns: list[Turn], *, reward: float | None = None) -> Trajectory:
-    """What was said as a whole episode; a reward belongs to its last turn."""
+    """The messages as a whole episode; a reward belongs to its last turn."""
     if reward is not None:
         turns[-1].reward = reward
     return Trajectory(id="", turns=turns, stop=StopReason.DONE, terminated=True)
@@ -150,7 +150,7 @@ def _written_by_template(conversation: Conversation, reply: dict[str, Any]) -> s
     ]
     try:
         before = renderer.render(conversation.messages).removesuffix(renderer.opening)
-        # Results follow, because some templates treat the last message in a way of its own.
+        # Results follow, because some templates treat the last message differently.
         whole = renderer.render([*conversation.messages, reply, *results])
     except (TemplateError, TypeError):  # TypeError: a template that adds texts to what is not one
         return ""

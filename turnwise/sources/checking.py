@@ -1,4 +1,4 @@
-"""What is wrong with where a recipe's data comes from, as far as the recipe alone can tell."""
+"""Checks of a recipe's data sources that need only the recipe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from turnwise.sources.samplers import make_sampler
 
 
 def check_source(recipe: Recipe) -> None:
-    """Refuse sources that do not exist or do not go together; the message names the keys and the fix."""
+    """Refuse unknown or incompatible sources; the message names the keys and the fix."""
     if not is_unread(recipe.source.tasks.kind):
         make_sampler(recipe.source.tasks.kind, recipe.source.tasks.options)
     if is_unread(recipe.algorithm.sampling.kind):

@@ -1,4 +1,4 @@
-"""Which tasks each step of a run tries, and how the policy did at them so far."""
+"""Which tasks each step of a run tries, and the policy's results on them so far."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from turnwise.sources.tasks import Draw, Tally, Task
 from turnwise.types import Group, Trajectory
 
 _NEWEST = 0.2
-"""What the newest step counts for in a running mean, at least."""
+"""The minimum weight of the newest step in a running mean."""
 
 
 def sampling_plan(row: Algorithm) -> SamplingPlan:
@@ -34,8 +34,8 @@ def sampling_plan(row: Algorithm) -> SamplingPlan:
 class Cursor:
     """Draws the tasks of each step from a sampler, which sees what was measured before.
 
-    Step s may be played when s − 1 − max_lag steps are done, so its tasks follow from what those have measured, and
-    from no later step: neither timing nor a resumed run changes them.
+    Step s may be played when s − 1 − max_lag steps are done, so its tasks depend on the measurements of those steps
+    only: neither timing nor resuming changes them.
     """
 
     def __init__(self, recipe: Recipe, *, tasks: int | None = None, state: Mapping[str, Any] | None = None) -> None:
@@ -43,7 +43,7 @@ class Cursor:
         self.tasks = tasks or recipe.rollout.episodes // plan.tries
         """Of one step."""
         self.seats = trained_seats(recipe)
-        """Where those play who learn: how others fare says nothing of how hard a task is."""
+        """The seats of learning policies: other players' results do not measure how hard a task is."""
         self._recipe, self._lag = recipe, recipe.algorithm.max_lag
         self._most = self.tasks * (1 + plan.refill)
         self._sampler = make_sampler(recipe.source.tasks.kind, recipe.source.tasks.options)
@@ -76,7 +76,7 @@ class Cursor:
         return [self._spec(name, task) for name, task in named.items()]
 
     def record(self, step: int, groups: Sequence[Group]) -> dict[str, float]:
-        """Count how the step's tasks went; what there is to say about them as metrics."""
+        """Record the results of the step's tasks; returns their metrics."""
         if step not in self._drawn:  # a checkpoint kept its groups
             self.draw(step)
         with self._lock:
@@ -117,13 +117,13 @@ class Cursor:
 
 
 def is_own(trajectory: Trajectory) -> bool:
-    """Whether the policy played it: what a file or an expert said has no log-probs."""
+    """Whether the policy played it: turns from files and experts have no log-probs."""
     spoken = [turn for turn in trajectory.turns if len(turn.sampled_ids)]
     return not spoken or any(turn.logprobs is not None for turn in spoken)
 
 
 def success_of(trajectories: Iterable[Trajectory]) -> Tally | None:
-    """How the policy did in its sound episodes; None where there is none."""
+    """The policy's results in its valid episodes; None if there are none."""
     sound = [each.success for each in trajectories if is_own(each) and not each.stop.is_failure]
     return Tally(tries=len(sound), success=sum(sound) / len(sound)) if sound else None
 

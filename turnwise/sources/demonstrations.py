@@ -1,4 +1,4 @@
-"""Demonstrations: what the environment's scripted expert does, in the tokens by which a model would have done it."""
+"""Demonstrations: the scripted expert's episodes, in the tokens that a model would have sampled."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def expert_groups(
 ) -> list[Group]:
     """The expert's episodes, one trajectory to a group, ready for `pack`: sampled ids without log-probs.
 
-    `count` episodes are played, so fewer come out where some fail; `note` is told how many did. One that is longer
-    than `room` tokens is refused.
+    `count` episodes are played, so fewer come out if some fail; `note` receives how many did. One longer than `room`
+    tokens is refused.
     """
     require_expert(env, fix="give sft.chats a JSONL file of chats, or leave sft out")
     specs = _specs(env, count=count, seed=seed)
@@ -70,11 +70,11 @@ def add_tokens(turn: Turn, conversation: Conversation) -> None:
     turn.prompt_ids, turn.restarts = prompt.ids, prompt.restarts
     turn.sampled_ids = spell(conversation.renderer, turn.action)
     turn.action = conversation.record(turn.sampled_ids)
-    turn.policy = POLICY  # whoever said it, the policy is to learn it
+    turn.policy = POLICY  # the policy learns it, even if another spoke
 
 
 def spell(renderer: Renderer, text: str) -> list[int]:
-    """The tokens by which a model says `text`: the tokenizer's own, then the one that ends a turn."""
+    """The tokens of a turn that says `text`: the tokenizer's, then the end-of-turn token."""
     return end_turn(renderer, renderer.shield(_without_opening(renderer.opening, text)))
 
 
@@ -93,7 +93,7 @@ def _without_opening(opening: str, text: str) -> str:
 
 
 def require_expert(env: EnvChoice, *, fix: str) -> None:
-    """ValueError where the environment has no scripted expert."""
+    """ValueError if the environment has no scripted expert."""
     built = env.source().build()
     try:
         if not built.has_oracle():
@@ -113,7 +113,7 @@ async def _play(specs: list[EpisodeSpec], *, max_turns: int, seed: int) -> tuple
 
 
 def _is_kept(group: Group, *, only_success: bool) -> bool:
-    """Faults are never learnt from, nor is an episode that asked for no turn."""
+    """Failed episodes and episodes without a turn are not kept."""
     trajectory = group.trajectories[0]
     whole = bool(trajectory.turns) and not trajectory.stop.is_failure
     return whole and (trajectory.success or not only_success)

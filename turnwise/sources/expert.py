@@ -1,4 +1,4 @@
-"""The environment's expert as a member of every group: what it does is compared with what the policy did."""
+"""The environment's expert as a member of every group, compared with the policy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from turnwise.waiting import LoopRunner
 
 
 class Expert:
-    """Plays tasks as the environment's expert does, in the tokens by which a model would have done it.
+    """Plays tasks as the environment's expert does, in the tokens that a model would have sampled.
 
-    Nobody sampled these tokens, so their log-probs are unknown. Episodes that fail or are too long are left out.
+    These tokens were not sampled, so their log-probs are unknown. Episodes that fail or are too long are left out.
     """
 
     def __init__(self, player: Player, *, members: int, first: int) -> None:
@@ -28,7 +28,7 @@ class Expert:
 
     @classmethod
     def of(cls, recipe: Recipe, player: Player) -> Expert | None:
-        """The recipe's, if it wants one."""
+        """The recipe's expert, if it has one."""
         if not recipe.source.expert:
             return None
         require_expert(recipe.env, fix="set source.expert=0")
@@ -44,7 +44,7 @@ class Expert:
                 by_id[group.id].trajectories += [each for each in group.trajectories if self._spells(each)]
 
     def close(self) -> None:
-        """End the environments."""
+        """Close the environments."""
         self._scheduler.close()
         self._runner.close()
 
@@ -52,7 +52,7 @@ class Expert:
         return [episode async for episode in self._scheduler.episodes(specs, OracleAgent())]
 
     def _spells(self, trajectory: Trajectory) -> bool:
-        """Write down the tokens of an episode; whether it can be learnt from."""
+        """Fill in the tokens of an episode; returns whether it can be learned from."""
         conversation = self._player.renderer.open()
         for turn in trajectory.turns:
             add_tokens(turn, conversation)

@@ -14,7 +14,7 @@ IMITATION = Algorithm(name="imitation", surrogate=Part(kind="nll"))
 
 
 class Imitation:
-    """Demonstrations as a source of batches: epochs shuffled anew, a short last batch kept.
+    """Demonstrations as a source of batches: reshuffled every epoch, a short last batch kept.
 
     Example: 5 demonstrations with `Sft(batch=2, epochs=3)` make 9 steps, of 2, 2 and 1 demonstrations in turn.
     """
@@ -30,7 +30,7 @@ class Imitation:
         return self._epochs * self._steps_per_epoch
 
     def groups(self, step: int) -> list[Group]:
-        """What step `step` learns from, counted from 1: a function of (seed, step), whatever was asked before."""
+        """What step `step` learns from, counted from 1: a pure function of (seed, step)."""
         if not 1 <= step <= self.steps:
             raise ValueError(f"imitation has steps 1 to {self.steps}, not {step}; raise sft.epochs for more")
         epoch, place = divmod(step - 1, self._steps_per_epoch)
@@ -42,14 +42,14 @@ class Imitation:
 
 
 def require_sft(recipe: Recipe) -> Sft:
-    """The recipe's imitation stage; ValueError where it has none."""
+    """The recipe's imitation stage; ValueError if it has none."""
     if recipe.sft is None:
         raise ValueError("the recipe has no imitation stage; add an sft section, such as sft: {demonstrations: 512}")
     return recipe.sft
 
 
 def sft_recipe(recipe: Recipe, *, steps: int) -> Recipe:
-    """The imitation stage as a recipe of its own, for the same loop; `steps` are those of its `Imitation`."""
+    """The imitation stage as a separate recipe for the same loop; `steps` are those of its `Imitation`."""
     sft = require_sft(recipe)
     changes = {
         "steps": steps,

@@ -1,4 +1,4 @@
-"""Files with one example in each line: every bad line is told at once, with its number and the fix."""
+"""Files with one example per line: one error lists every bad line, with its number and the fix."""
 
 from __future__ import annotations
 

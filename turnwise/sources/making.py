@@ -25,7 +25,7 @@ _FILES: Mapping[str, Callable[..., list[Group]]] = {
     "text": text_groups,
 }
 _DEMONSTRATIONS = 512
-"""Episodes of the expert where the recipe does not say how many."""
+"""The default number of expert episodes."""
 
 
 def make_source(
@@ -59,7 +59,7 @@ def shares(recipe: Recipe) -> list[int]:
     left = whole - sum(part.count or 0 for part in mix)
     exact = [left * part.weight / weight if part.count is None else part.count for part in mix]
     given = [max(int(share), 0) for share in exact]
-    # What rounding down leaves over goes to the parts that lost most by it.
+    # The remainder goes to the parts that rounding down reduced most.
     by_loss = sorted(range(len(mix)), key=lambda place: given[place] - exact[place])
     for place in by_loss[: max(left, 0) - sum(given[i] for i, part in enumerate(mix) if part.count is None)]:
         given[place] += 1

@@ -1,4 +1,4 @@
-"""Several sources in one step: what the policy plays, and groups that are there from the beginning."""
+"""Several sources in one step: what the policy plays, and fixed groups."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from turnwise.types import Group
 
 
 class Supply(Protocol):
-    """Groups that nobody has to play."""
+    """Groups that need no playing."""
 
     def groups(self, step: int) -> list[Group]:
-        """Those of a step, counted from 1: a function of the step, whatever was asked before."""
+        """The groups of a step, counted from 1: a pure function of the step."""
         ...
 
 
@@ -56,7 +56,7 @@ class Mixture(Source):
         (self._played or self._player).publish(version)
 
     def metrics(self) -> dict[str, float]:
-        """Those of what is played."""
+        """Those of the played episodes."""
         return {} if self._played is None else self._played.metrics()
 
     def ahead(self) -> dict[int, list[Group]]:

@@ -1,4 +1,4 @@
-"""Plain text for a language-model loss: every token but the first of a piece is learnt."""
+"""Plain text for a language-model loss: every token but the first of a piece is learned."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def text_groups(
 def _pieces(text: str, renderer: Renderer, tokens: int) -> list[Trajectory]:
     ids = renderer.encode(renderer.shield(text))
     cut = [ids[start : start + tokens] for start in range(0, len(ids), tokens)]
-    # Nothing comes before a piece's first token, from which the model could have told it.
+    # No context precedes a piece's first token, so the model cannot predict it.
     turns = [Turn(prompt_ids=piece[:1], sampled_ids=piece[1:]) for piece in cut if len(piece) > 1]
     return [finished([turn]) for turn in turns]
 

@@ -32,7 +32,7 @@ class Played(Source):
         self._metrics: dict[str, float] = {}
 
     def groups(self, step: int) -> list[Group]:
-        """Play them now, and further ones where the row's plan says so; all that were played come back."""
+        """Play them now, and more if the row's plan says so; returns all that were played."""
         self._metrics = {}
         drawn = self._cursor.tasks
         groups = self._play(self._cursor.draw(step))
@@ -48,11 +48,11 @@ class Played(Source):
         return groups
 
     def publish(self, version: int) -> None:
-        """Let the engine know."""
+        """Publish the new version to the engine."""
         self._player.publish(version)
 
     def metrics(self) -> dict[str, float]:
-        """Further tasks and tries of the last step, and the level of its tasks."""
+        """Extra tasks and tries of the last step, and the level of its tasks."""
         return self._metrics
 
     def state_dict(self) -> dict[str, Any]:
@@ -60,12 +60,12 @@ class Played(Source):
         return self._cursor.state_dict()
 
     def close(self) -> None:
-        """The expert's environments are not needed any more."""
+        """Close the expert's environments."""
         if self._expert is not None:
             self._expert.close()
 
     def _play(self, tasks: Sequence[EpisodeSpec]) -> list[Group]:
-        """The groups of some tasks, whole: with the second helping and the expert's members."""
+        """The complete groups of some tasks, with second tries and the expert's members."""
         groups = self._player.play([each for task in tasks for each in tries(task, self._plan.tries)])
         if self._plan.second:
             self._help(tasks, groups)
@@ -89,7 +89,7 @@ class Played(Source):
         return tally is not None and tally.success <= self._plan.hard
 
     def _whole(self, groups: Sequence[Group]) -> int:
-        """How many tasks the row's filters leave something of."""
+        """How many tasks survive the row's filters."""
         own = at_seats(groups, self._cursor.seats)
         return len({group.task_id for group in apply_filters(self._row, own)})
 

@@ -24,10 +24,10 @@ _PATIENCE = 3600.0
 
 
 class PlayedAhead(Source):
-    """Overlapped: a thread of its own plays steps in order while the learner learns.
+    """Overlapped: a separate thread plays steps in order while the learner learns.
 
-    The episodes of step s start once s − 1 − max_lag steps are done, so no turn is ever staler than that; a slow
-    episode holds up its own step and no other. `kept` are groups that a checkpoint had.
+    The episodes of step s start once s − 1 − max_lag steps are done, so no turn is staler than that. A slow episode
+    delays only its own step. `kept` are groups from a checkpoint.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class PlayedAhead(Source):
             return in_groups(self._finished.pop(step))
 
     def publish(self, version: int) -> None:
-        """Let the engine know, and the episodes of one more step start."""
+        """Publish the new version to the engine, and start the episodes of one more step."""
         self._player.publish(version)
         with self._changed:
             self._version = version
 
     def ahead(self) -> dict[int, list[Group]]:
-        """Steps that are wholly played and not yet asked for; the episodes in flight will be played again."""
+        """Steps that are fully played and not yet requested; episodes in flight will be played again."""
         with self._changed:
             whole = {
                 step: in_groups(finished)
@@ -104,7 +104,7 @@ class PlayedAhead(Source):
             self._expert.close()
         self._closed = True
         if self._task is not None:
-            with suppress(RuntimeError):  # the loop has ended by itself
+            with suppress(RuntimeError):  # the loop has already ended
                 self._task.get_loop().call_soon_threadsafe(self._task.cancel)
         self._thread.join(timeout=60)
 
@@ -116,7 +116,7 @@ class PlayedAhead(Source):
     def _work(self) -> None:
         try:
             asyncio.run(self._play())
-        except BaseException as error:  # whoever asks for the next step raises it
+        except BaseException as error:  # raised when the next step is requested
             with self._changed:
                 self._error = error
                 self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Plays episodes with the policies as they are now: an engine for each of them, and the scheduler."""
+"""Plays episodes with the current policies: an engine for each, and the scheduler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from turnwise.waiting import LoopRunner
 
 
 class Player:
-    """Plays any number of episodes at once.
+    """Plays any number of episodes in parallel.
 
     Example: `Player(Cast.alone(policy, renderer), rollout=recipe.rollout, seed=0).play(specs, temperature=0.0)`.
     """
@@ -39,7 +39,7 @@ class Player:
         choice = engine or EngineChoice()
         self._cast, self._rollout, self._seed, self._ranks = cast, rollout, seed, ranks
         self._engines = _make_engines(cast, rollout, choice, seed)
-        # Engines of the user's own know nothing of each other, so only one of them can wait for every episode.
+        # User-defined engines do not coordinate, so only a single one can wait for every episode.
         together = choice.kind in ENGINES or len(self._engines) == 1
         able = together and all(engine.lockstep for engine in self._engines.values())
         self.lockstep = lockstep and able
@@ -83,7 +83,7 @@ class Player:
                 self._send(voice, version)
 
     def replaced(self, voices: Sequence[Voice]) -> None:
-        """These frozen voices have other weights now."""
+        """The weights of these frozen voices have changed."""
         for voice in voices:
             self._send(voice, voice.version)
 
@@ -108,7 +108,7 @@ class Player:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is sampled meanwhile."""
+        """Pause sampling."""
         with ExitStack() as stack:
             for engine in self._engines.values():
                 stack.enter_context(engine.paused())

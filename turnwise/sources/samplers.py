@@ -1,4 +1,4 @@
-"""The task samplers that there are: in order, by stages, by measured difficulty, or of the user's own."""
+"""The task samplers: in order, by stages, by measured difficulty, or user-defined."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ class Stage(_Options):
     kwargs: dict[str, Any] = {}
     """Arguments of the environment."""
     seeds: int | None = Field(default=None, ge=1)
-    """Play only so many different seeds."""
+    """Play only this many different seeds."""
     tasks: tuple[int, int] | None = None
     """Play only these of the environment's listed tasks: from the first number up to the second."""
     until: int | None = Field(default=None, ge=1)
     """The last step of the stage."""
     success: Share | None = None
-    """The stage ends when the policy succeeds so often..."""
+    """The stage ends when the policy reaches this success..."""
     least: int = Field(default=64, ge=1)
-    """... in at least so many tries."""
+    """... in at least this many tries."""
 
     def is_over(self, place: int, draw: Draw, measured: Measured) -> bool:
         """Whether the curriculum has passed it."""
@@ -94,12 +94,12 @@ class Difficulty(_Options):
     """
 
     seeds: int | None = Field(default=None, ge=1)
-    """The set has so many seeds; None: it is what the environment lists."""
+    """The number of seeds in the set; None: the environment's listed tasks."""
     target: Share = 0.5
     floor: float = Field(default=0.05, gt=0, le=1)
 
     def choose(self, draw: Draw, measured: Measured) -> list[Task]:
-        """The next in an order that is drawn once for each step."""
+        """The next tasks in an order drawn once per step."""
         listed = draw.list_tasks() if self.seeds is None else None
         names = [f"task-{place}" for place in range(self.seeds or len(listed or ()))]
         rng = draw.generator()
@@ -123,7 +123,7 @@ SAMPLERS: Mapping[str, type[TaskSampler]] = {"uniform": Uniform, "curriculum": C
 
 
 def make_sampler(kind: str, options: Mapping[str, Any]) -> TaskSampler:
-    """The sampler of this kind, or of the user's own as `package.module:Class`; ValueError names the fix."""
+    """The sampler of this kind, or a user-defined `package.module:Class`; ValueError names the fix."""
     make = _find(kind)
     signature = inspect.signature(make)
     try:

@@ -1,7 +1,7 @@
-"""Which seeds of an environment training plays, and which it leaves for evaluation: the two ranges never meet."""
+"""Which environment seeds are for training and which for evaluation: the two ranges never overlap."""
 
 HELD_OUT = range(2_000_000_000, 2**31)
-"""Seeds of held-out tasks where an environment has no split. Environments of other libraries take no larger seeds."""
+"""Seeds of held-out tasks if an environment has no split. Environments of other libraries take no larger seeds."""
 _APART = 1_000_003
 """How far apart the first tasks of two runs with neighbouring seeds are."""
 

@@ -1,4 +1,4 @@
-"""What a source is: it gives the groups of each step."""
+"""The source interface: it provides the groups of each step."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from turnwise.types import Group
 class Source(ABC):
     """Where the groups of each step come from, steps counting from 1.
 
-    A step's groups follow from the recipe, its seed, the step and the policy; what a source measured in earlier steps
-    and needs for that is in `state_dict`, which every checkpoint keeps and a source that goes on is made with.
+    A step's groups depend on the recipe, its seed, the step, the policy, and what the source measured in earlier steps.
+    These measurements are in `state_dict`: every checkpoint keeps it, and a resumed source starts from it.
     """
 
     @abstractmethod
@@ -28,7 +28,7 @@ class Source(ABC):
         return {}
 
     def ahead(self) -> dict[int, list[Group]]:
-        """Groups of later steps that are already played: what a checkpoint keeps."""
+        """Groups of later steps that are already played, for a checkpoint."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:

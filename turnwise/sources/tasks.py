@@ -1,4 +1,4 @@
-"""Tasks to try: what a sampler is asked, what it knows, and what it answers."""
+"""Tasks to try: a sampler's request, its knowledge, and its answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from turnwise.sources.seeds import training_seed
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task: a seed of the environment, and where they matter a task of its list or other arguments."""
+    """One task: an environment seed, and optionally a listed task or other arguments."""
 
     seed: int
     task: Any = None
@@ -20,7 +20,7 @@ class Task:
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Arguments of the environment that differ from the recipe's."""
     name: str = ""
-    """What success is counted under; tasks may share a name. Empty: it is not counted."""
+    """The name that success is counted under; tasks may share it. Empty: not counted."""
     level: float | None = None
     """How far along or how hard it is; the mean of a step is the metric `source/level`."""
 
@@ -30,18 +30,18 @@ class Draw:
     """Which tasks are wanted: `count` of them for this step, which has drawn `drawn` already."""
 
     seed: int
-    """The run's."""
+    """The run's seed."""
     step: int
     count: int
     most: int
     """Tasks that a step may draw in all."""
     list_tasks: Callable[[], Sequence[Any]]
-    """Every task of the environment; ValueError where it has no list."""
+    """Every task of the environment; ValueError if it has no list."""
     drawn: int = 0
 
     @property
     def numbers(self) -> range:
-        """A number for each task that no other task of the run has."""
+        """A number for each task, unique in the run."""
         first = (self.step - 1) * self.most + self.drawn
         return range(first, first + self.count)
 
@@ -50,7 +50,7 @@ class Draw:
         return training_seed(self.seed, number)
 
     def generator(self) -> Random:
-        """A generator for this step: the same for each draw, so that later ones can go on where earlier ones ended."""
+        """A generator for this step: the same for each draw, so that later draws can continue earlier ones."""
         return Random(f"tasks:{self.seed}:{self.step}")
 
 
@@ -64,7 +64,7 @@ class Tally:
 
 
 Measured = Mapping[str, Tally]
-"""What is known of each name, up to the last step that is done."""
+"""The tally of each name, up to the last completed step."""
 
 
 class TaskSampler(Protocol):

@@ -1,1 +1,1 @@
-"""Studies: many runs from common starts, some at once. Called again, a study goes on where it was."""
+"""Studies: many runs from common starts, several in parallel. Calling a study again resumes it."""

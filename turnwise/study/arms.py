@@ -17,7 +17,7 @@ from turnwise.study.jobs import START, PlannedRun, StudyQueue, perform, require_
 from turnwise.study.processes import run_jobs
 
 _EQUAL = ("device", "model", "env", "rollout", "sft", "eval", "train.steps")
-"""What the arms of a study have in common: the start, the tasks, the amount of data and the examination."""
+"""What the arms of a study share: the start, the tasks, the amount of data and the evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +29,13 @@ class Arm:
 
     @property
     def folder(self) -> str:
-        """The label as the name of a folder."""
+        """The label as a folder name."""
         return re.sub(r"[^\w.,=+-]+", "-", self.label).strip(".-")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmRun:
-    """An arm on one seed: its recipe, which may begin with an imitation, and its folder."""
+    """An arm on one seed: its recipe, which may start with imitation, and its folder."""
 
     label: str
     recipe: Recipe
@@ -43,13 +43,13 @@ class ArmRun:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The display name."""
         return f"{self.label}, seed {self.recipe.seed}"
 
 
 @dataclass(kw_only=True)
 class StudyOutcome:
-    """What became of a comparison's runs."""
+    """The outcome of a comparison's runs."""
 
     folders: dict[str, list[Path]]
     """Complete runs by label."""
@@ -58,10 +58,10 @@ class StudyOutcome:
 
 
 def plan_arms(recipe: str | Path | None, arms: Sequence[Arm], *, seeds: int, output: Path) -> list[ArmRun]:
-    """All runs, a seed of every arm before the next seed; ValueError when the arms cannot be compared."""
+    """All runs, one seed of every arm before the next seed; ValueError if the arms cannot be compared."""
     folders = [arm.folder for arm in arms]
     if wrong := [name for name in folders if name in ("", START) or folders.count(name) > 1]:
-        raise ValueError(f"every algorithm needs a name of its own, got {wrong[0]!r}; leave one out, or rename it")
+        raise ValueError(f"every algorithm needs a unique name, got {wrong[0]!r}; leave one out, or rename it")
     planned = [
         ArmRun(
             label=arm.label,
@@ -77,9 +77,9 @@ def plan_arms(recipe: str | Path | None, arms: Sequence[Arm], *, seeds: int, out
 
 
 def run_arms(planned: Sequence[ArmRun], *, output: Path, jobs: int, report: Callable[[str], None]) -> StudyOutcome:
-    """Run what is not complete yet, `jobs` at once, and say what became of each run.
+    """Run what is not complete yet, `jobs` in parallel, and return each run's outcome.
 
-    Where the recipe has an imitation stage, all arms of a seed start from one and the same imitation.
+    If the recipe has an imitation stage, all arms of a seed start from the same imitation.
     """
     starts = _starts(planned, output)
     runs = [_planned(run, starts.get(run.recipe.seed)) for run in planned]
@@ -125,7 +125,7 @@ def _itself(recipe: Recipe) -> Recipe:
 
 
 def _started(recipe: Recipe, start: Path) -> Recipe:
-    """The recipe with the imitated model in the place of the model and the imitation."""
+    """The recipe with the imitated model in place of its model and imitation stage."""
     weights = RunFolder.open(start).checkpoints.latest()
     assert weights is not None, "a complete run ends with a checkpoint"
     return recipe.model_copy(update={"sft": None, "model": recipe.model.model_copy(update={"name": str(weights)})})

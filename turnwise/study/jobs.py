@@ -1,4 +1,4 @@
-"""The runs of a study: what each waits for, its recipe once that is there, and bringing it to its end."""
+"""The runs of a study: what each waits for, its recipe, and running it to completion."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from turnwise.runs.disk import write_whole
 from turnwise.runs.reading import is_complete
 
 START = "start"
-"""The folder of the starts: the imitation of each seed, which all arms have in common."""
+"""The folder of the starts: the imitation of each seed, which all arms share."""
 INTERRUPTED = "interrupted; it goes on when the study does"
 Stage = Literal["sft", "train"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run to be brought to its end: its recipe in a file, and its folder."""
+    """A run to complete: its recipe in a file, and its folder."""
 
     name: str
     stage: Stage
@@ -29,23 +29,23 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """The file beside its folder that its output is added to."""
+        """The file beside its folder that its output is appended to."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRun:
-    """A run of a study, from its beginning or from where it was cut."""
+    """A run of a study, new or to be resumed."""
 
     name: str
     folder: Path
     make_recipe: Callable[[], Recipe]
-    """Called once it is ready: a recipe may name what other runs have made."""
+    """Called once the run is ready: a recipe may name what other runs produced."""
     stage: Stage = "train"
     is_ready: Callable[[], bool] = lambda: True
 
     def job(self) -> Job:
-        """Write the recipe beside the folder; ValueError when the folder holds a run with another one."""
+        """Write the recipe beside the folder; ValueError if the folder holds a run with another one."""
         recipe, file = self.make_recipe(), self.folder.with_name(f"{self.folder.name}.yaml")
         if self.stage == "train":
             require_same_recipe(self.folder, recipe)
@@ -55,16 +55,16 @@ class PlannedRun:
 
 
 class StudyQueue:
-    """What is left of a study, in order: a run waits until what it needs is there."""
+    """The remaining runs of a study, in order: a run waits until its inputs exist."""
 
     def __init__(self, runs: Iterable[PlannedRun]) -> None:
         self._runs = [run for run in runs if not is_complete(run.folder)]
         for run in self._runs:
             if (run.folder / "config.yaml").is_file() and run.is_ready():
-                run.job()  # a cut run with other settings is a mistake to hear of now, not in an hour
+                run.job()  # report an interrupted run with other settings now, not in an hour
 
     def take(self) -> Job | None:
-        """The first run that can begin now, which leaves the queue; None when there is none."""
+        """Take the first run that can begin now; None if there is none."""
         run = next((run for run in self._runs if run.is_ready()), None)
         if run is None:
             return None
@@ -75,12 +75,12 @@ class StudyQueue:
         return len(self._runs)
 
     def __iter__(self) -> Iterator[str]:
-        """The names of those that still wait."""
+        """The names of the waiting runs."""
         return iter([run.name for run in self._runs])
 
 
 def perform(job: Job) -> str:
-    """Bring a run to its end; returns what went wrong."""
+    """Complete a run; returns what went wrong."""
     import torch
     from rich.console import Console
 
@@ -101,7 +101,7 @@ def perform(job: Job) -> str:
 
 
 def _free_gpu() -> None:
-    """Give back what the run held: the process lives on, and others share the GPU with it."""
+    """Free the run's GPU memory: the process lives on, and others share the GPU."""
     import gc
 
     import torch
@@ -111,20 +111,20 @@ def _free_gpu() -> None:
 
 
 def require_same_recipe(folder: Path, wanted: Recipe) -> None:
-    """ValueError when the folder holds a run of another recipe."""
+    """ValueError if the folder holds a run of another recipe."""
     if (folder / "config.yaml").is_file():
         _refuse(folder, "run", differences(load_recipe(folder / "config.yaml"), wanted))
 
 
 def require_same_start(folder: Path, wanted: Recipe, *, besides: Sequence[str] = ()) -> None:
-    """ValueError when the folder holds the imitation of a recipe that differs in more than the settings `besides`."""
+    """ValueError if the folder holds the imitation of a recipe that differs in more than the settings `besides`."""
     if not (folder / "config.yaml").is_file():
         return
     from turnwise.sources.imitation import sft_recipe  # here, because it imports torch
 
     there = load_recipe(folder / "config.yaml")
     stage = wanted if wanted.sft is None else sft_recipe(wanted, steps=there.train.steps)
-    # The name is that of the first algorithm, and which one comes first does not matter.
+    # The name is the first algorithm's, and their order does not matter.
     ignored = ("name", *besides)
     _refuse(folder, START, [each for each in differences(there, stage) if each.partition(":")[0] not in ignored])
 

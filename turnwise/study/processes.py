@@ -1,7 +1,7 @@
-"""Jobs in a few processes that live long, some at once: one that fails or is killed takes no other with it.
+"""Jobs in a few long-lived parallel processes: one that fails or is killed does not affect the others.
 
-Hundreds of short runs must not each wait for torch to load, so a process does one job after the other. It ends with the
-study, however the study ends: asked to stop, a job is given the time to save.
+Hundreds of short runs must not each wait for torch to load, so a process runs many jobs. It ends with the study,
+however the study ends. A job that is asked to stop gets time to save.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from turnwise.trust import is_trusting, trusting
 from turnwise.words import counted
 
 Perform = Callable[[Job], str]
-"""Brings a job to its end and returns what went wrong, in a process of its own."""
+"""Completes a job in a separate process and returns what went wrong."""
 _JOBS_PER_PROCESS = 50
 _END_SECONDS = 20
-"""For an idle process to end by itself."""
+"""How long an idle process may take to end by itself."""
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Small models gain nothing from more threads, and the result must not depend on how many run side by side."""
+"""Small models gain nothing from more threads, and results must not depend on how many jobs run in parallel."""
 
 
 def run_jobs(
@@ -40,10 +40,10 @@ def run_jobs(
     report: Callable[[str], None],
     deadline: float | None = None,
 ) -> dict[str, str]:
-    """Run what the queue gives, `jobs` at once; returns what went wrong by name. After the deadline none is begun.
+    """Run the queue, `jobs` in parallel; returns what went wrong by name. No job starts after the deadline.
 
-    Ctrl-C or SIGTERM asks those that run to stop, waits until they have saved, and ends in KeyboardInterrupt; a second
-    one kills them.
+    Ctrl-C or SIGTERM asks running jobs to stop, waits until they have saved, and raises KeyboardInterrupt; a second one
+    kills them.
     """
     faults = dict[str, str]()
     with _terminable(), _Crew(perform) as crew:
@@ -70,8 +70,8 @@ def _is_past(deadline: float | None) -> bool:
 
 @contextmanager
 def _terminable() -> Iterator[None]:
-    """Inside, a SIGTERM is a Ctrl-C, as from a scheduler of jobs."""
-    if threading.current_thread() is not threading.main_thread():  # Python gives signals to no other
+    """Treat SIGTERM, as sent by a job scheduler, as Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets signals
         yield
         return
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -105,13 +105,13 @@ class _Crew:
                 worker.end()
 
     def begin(self, job: Job) -> None:
-        """Give a job to an idle process, or to a new one."""
+        """Start a job in an idle process or a new one."""
         worker = self._idle.pop() if self._idle else _Worker(self._perform)
         self.busy.append(worker)
         worker.begin(job)
 
     def collect(self) -> list[tuple[Job, str]]:
-        """Wait until a job has ended; those that have, each with what went wrong."""
+        """Wait until a job ends; returns all ended jobs with what went wrong."""
         ready = wait([worker.pipe for worker in self.busy])
         ended = [worker for worker in self.busy if worker.pipe in ready]
         outcomes: list[tuple[Job, str]] = []
@@ -126,7 +126,7 @@ class _Crew:
 
 
 class _Worker:
-    """A process that performs one job after the other, and our end of the pipe to it."""
+    """A process that runs one job after another, and our end of its pipe."""
 
     def __init__(self, perform: Perform) -> None:
         context = multiprocessing.get_context("spawn")
@@ -138,14 +138,14 @@ class _Worker:
         self._begun, self._busy, self._died = list[Job](), False, False
 
     def begin(self, job: Job) -> None:
-        """Hand over a job."""
+        """Send a job."""
         self._begun.append(job)
         self._busy = True
-        with suppress(BrokenPipeError):  # it was killed while it was idle, and `outcome` will say so
+        with suppress(BrokenPipeError):  # killed while idle; `outcome` reports it
             self.pipe.send(job)
 
     def outcome(self) -> tuple[Job, str]:
-        """The job that has ended and what went wrong, once the pipe has something to say."""
+        """The job that ended and what went wrong, once the pipe is readable."""
         job, self._busy = self._begun[-1], False
         try:
             return job, self.pipe.recv_bytes().decode()
@@ -159,7 +159,7 @@ class _Worker:
 
     @property
     def is_spent(self) -> bool:
-        """Whether it takes no more jobs: what a library leaks must not add up for ever."""
+        """Whether it takes no more jobs: limits memory leaks in libraries."""
         return self._died or len(self._begun) >= _JOBS_PER_PROCESS
 
     def interrupt(self) -> None:
@@ -168,11 +168,11 @@ class _Worker:
             os.kill(self._process.pid, signal.SIGINT)
 
     def dismiss(self) -> None:
-        """Let an idle process read the end of its orders, upon which it ends."""
+        """Close the pipe of an idle process, so that it ends."""
         self.pipe.close()
 
     def end(self) -> None:
-        """Wait for the process to end; one in the middle of a job is killed."""
+        """Wait for the process to end; kills one that is still on a job."""
         self.dismiss()
         if not self._busy:
             self._process.join(_END_SECONDS)
@@ -195,8 +195,8 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 def _serve(orders: Connection, perform: Perform, trusts: bool) -> None:
-    """What a process does from beginning to end."""
-    os.setsid()  # a Ctrl-C in the terminal reaches the study alone, which passes it on once
+    """The main loop of a process."""
+    os.setsid()  # Ctrl-C in the terminal reaches only the study, which passes it on once
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     with trusting(trusts), suppress(EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         while True:
@@ -215,7 +215,7 @@ def _outcome(job: Job, perform: Perform) -> str:
 
 
 def _stop_with_parent() -> None:
-    """A study that was killed cannot ask its processes to stop, so they notice."""
+    """Stop when the parent dies: a killed study cannot ask its processes to stop."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -223,7 +223,7 @@ def _stop_with_parent() -> None:
 
 
 def _write_to(log: Path) -> None:
-    """Send all that this process prints to the log of its job, stack traces included."""
+    """Send all output of this process to the job's log, stack traces included."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -234,4 +234,4 @@ def _write_to(log: Path) -> None:
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")

@@ -1,4 +1,4 @@
-"""The trainer: play, pack, score, credit, step, publish, guard, record; and what makes a run safe to leave.
+"""The trainer: play, pack, score, credit, step, publish, guard, record; and checkpoints to resume from.
 
 recipe = load_recipe("recipes/search-nano.yaml", {"train": {"steps": 4}})
 train(recipe, "runs/mine")

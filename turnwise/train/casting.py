@@ -1,4 +1,4 @@
-"""From a recipe's seats to who plays them, with the models that this takes besides its policies."""
+"""From a recipe's seats to their players, with the extra models that these need."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AGENTS: dict[str, Callable[[], Agent]] = {"random": RandomAgent, "oracle": Orac
 
 
 def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> Cast:
-    """Who plays which seat, with the models that this takes besides the policies."""
+    """Who plays which seat, with the extra models that this needs."""
     trained = trained_policies(recipe)
     speaking = {
         name: Voice(
@@ -68,14 +68,14 @@ def _make_pool(seat: str, choice: SeatChoice, voice: Voice) -> Pool:
 
 
 def _load_voice(recipe: Recipe, folder: str) -> Voice:
-    """A model from a checkpoint or a run, held as the recipe's own."""
+    """A model from a checkpoint or a run, loaded like the recipe's own."""
     source = one_model(newest_weights(Path(folder))) if (Path(folder) / META).is_file() else Path(folder)
     policy = load_policy(recipe, source, frozen=True)
     return Voice(name=folder, policy=policy, renderer=make_renderer(recipe, policy))
 
 
 def require_seats(recipe: Recipe) -> None:
-    """ValueError when the recipe names seats that its environment has not, or agents that cannot be made."""
+    """ValueError if the recipe names seats that its environment lacks, or agents that cannot be made."""
     if not recipe.seats:
         return
     env = make(recipe.env.id, **recipe.env.kwargs)

@@ -1,4 +1,4 @@
-"""What a run will take, before it runs: memory by part, tokens of a step, and time from a measured rate."""
+"""The cost of a run before it starts: memory by part, tokens per step, and time from a measured rate."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class CostEstimate:
-    """What a recipe will take. Time is a bound from arithmetic; the first steps of a run tell better."""
+    """The cost of a recipe. Time is a bound from arithmetic; the first steps of a run are a better guide."""
 
     model: str
     shape: Shape
@@ -64,14 +64,14 @@ class CostEstimate:
     memory_there: int
     rates: Rates
     most: Cost
-    """When every episode is as long as it may be."""
+    """If every episode has the maximum length."""
     expert: Cost | None
-    """When episodes are as long as those of the environment's expert; None without one."""
+    """If episodes are as long as the expert's; None without an expert."""
     plan: str
     """What is done in that time."""
 
     context: int
-    """Tokens that an episode has room for."""
+    """Maximum tokens per episode."""
 
     @property
     def memory_needed(self) -> int:
@@ -103,7 +103,7 @@ class CostEstimate:
 
 
 def estimate(recipe: Recipe, *, rates: Rates | None = None) -> CostEstimate:
-    """What the recipe will take on this machine; reads the model's config, never its weights."""
+    """The recipe's cost on this machine; reads the model's config, not its weights."""
     device, first = choose_device(recipe), recipe_of(recipe, trained_policies(recipe)[0])
     shape = read_shape(first.model)
     rates = rates or measure(recipe, shape, device)
@@ -127,7 +127,7 @@ def estimate(recipe: Recipe, *, rates: Rates | None = None) -> CostEstimate:
 
 
 def _all_memory(recipe: Recipe, length: int, device: str) -> dict[str, int]:
-    """Bytes by part, of every policy: one that never learns has its weights alone, as has each self in a pool."""
+    """Bytes by part, of every policy: frozen policies and pool snapshots only have weights."""
     parts: dict[str, int] = {"engine": int(recipe.engine.memory_gib * GIB)}
     pools = [(choice.pool, choice.keep) for choice in recipe.seats.values() if choice.pool is not None]
     for name, choice in policies_of(recipe).items():
@@ -161,13 +161,13 @@ def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str,
 
 
 def _learning_bytes(trained: int, item: int) -> int:
-    """Two moments in single precision, and for weights in half precision the copy that takes the steps."""
+    """Two single-precision moments, and for half-precision weights the copy that takes the steps."""
     copies = 2 if item == 4 else 4  # that copy has a gradient too
     return trained * 4 * copies
 
 
 def activation_bytes(shape: Shape, item: int, *, checkpointing: bool, length: int = 0) -> int:
-    """What one token leaves behind for the backward pass, in an episode of so many tokens.
+    """Memory per token for the backward pass, in an episode of this many tokens.
 
     11 widths and 4 inner widths a layer: a fit to the peak memory of the learner's benchmark. Bounded scores are kept
     for every pair of tokens: before and after the softmax, 8 bytes in either precision.
@@ -184,7 +184,7 @@ def _memory_there(device: str) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-# Time: a token is a product and a sum for every parameter that it meets, twice that again going back.
+# Time: a token costs a multiply and an add per parameter forward, and twice that backward.
 
 
 def _cost(recipe: Recipe, length: int, rates: Rates) -> Cost:

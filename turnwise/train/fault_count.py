@@ -1,4 +1,4 @@
-"""Episodes that the environment failed to carry to their end, and when a run gives up on it."""
+"""Episodes that the environment failed to finish, and when a run gives up on it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from turnwise.sources.rollout_metrics import answered, explain_failure, find_err
 from turnwise.types import Group
 
 _LOST_STEPS, _LOST_EPISODES = 3, 8
-"""Steps and failures in a row without an episode that the environment carried to its end, after which a run ends."""
+"""A run ends after this many steps and failures in a row without an episode that the environment finished."""
 
 
 @dataclass(kw_only=True)
 class FaultCount:
-    """What a run has lost to its environment; part of every checkpoint."""
+    """A run's environment failures; part of every checkpoint."""
 
     lost: int = 0
-    """Steps in a row with failures and without one episode that the environment carried to its end."""
+    """Steps in a row with failures and no finished episode."""
     failures: int = 0
     """Episodes that failed in these steps."""
     last_error: str = ""
-    """What the last of them said."""
+    """The last error."""
     answered: bool = False
-    """Whether the environment ever carried an episode to its end."""
+    """Whether the environment ever finished an episode."""
 
     def add(self, groups: Sequence[Group]) -> list[str]:
         """Count a step; returns its errors."""
@@ -40,5 +40,5 @@ class FaultCount:
         return self.lost >= _LOST_STEPS and (self.failures >= _LOST_EPISODES or share == 1)
 
     def explain(self, env: str) -> str:
-        """Why a run whose environment does not work is given up."""
+        """Why a run ends because of its environment."""
         return explain_failure(env, self.failures, self.last_error)

@@ -1,4 +1,4 @@
-"""Held-out tasks in the middle of a run: played, summed up for every policy that learns, and written down."""
+"""Held-out tasks during a run: played, summarized for every learning policy, and recorded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from turnwise.train.trainee import Trainee
 from turnwise.types import Group
 
 _RECORDED = 16
-"""Held-out tasks of an evaluation whose episodes are written down, for the report."""
+"""Held-out tasks per evaluation whose episodes are recorded, for the report."""
 
 
 class HeldOut:
@@ -32,16 +32,16 @@ class HeldOut:
 
     @cached_property
     def specs(self) -> list[EpisodeSpec]:
-        """What is played, the same every time."""
+        """The episodes to play, the same every time."""
         return play_specs(self._recipe)
 
     @property
     def caveat(self) -> str:
-        """That the environment has fewer tasks than the recipe asks for, where it has."""
+        """A warning if the environment has fewer tasks than the recipe asks for."""
         return fewer_tasks(self._recipe, self.specs) or ""
 
     def play(self, step: int) -> tuple[dict[str, Any], list[Group]]:
-        """Play them all with the policies as they are; the row is in `evals.jsonl`."""
+        """Play them all with the current policies; the row goes to `evals.jsonl`."""
         started = time.perf_counter()
         groups = self._player.play(self.specs, temperature=self._recipe.eval.temperature)
         row: dict[str, Any] = {"step": step}

@@ -1,4 +1,4 @@
-"""Ctrl-C that loses nothing: the first asks the run to finish its step and save, the second ends it at once."""
+"""Safe Ctrl-C: the first asks the run to finish its step and save, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Interrupts:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # Python gives signals to no other
+        if threading.current_thread() is threading.main_thread():  # only the main thread gets signals
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._before[number] = signal.signal(number, self._notice)
         return self

@@ -17,7 +17,7 @@ from turnwise.recipe.schema import CONTEXT, ModelChoice
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a model's config tells without its weights."""
+    """A model's sizes, from its config without its weights."""
 
     parameters: int
     trained: int
@@ -31,7 +31,7 @@ class Shape:
     inner_width: int
     """Of the feed-forward layers that a token goes through, all its experts together."""
     score_heads: int
-    """Heads whose scores of all pairs of tokens are kept: those of bounded attention, which is written out."""
+    """Heads whose scores of all token pairs are kept: those of bounded attention, which is not fused."""
     context: int
 
     @property

@@ -1,4 +1,4 @@
-"""From a recipe to a run: imitation first where the recipe asks for it, then reinforcement; and resuming either."""
+"""From a recipe to a run: imitation if the recipe asks for it, then reinforcement; and resuming either."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ from turnwise.types import POLICY, Group
 from turnwise.words import counted
 
 SFT = "sft"
-"""The folder of the imitation stage inside a run's own."""
+"""The imitation stage's folder inside a run folder."""
 FIXED = ("seed", "model", "env", "algorithm", "sft", "source", "policies", "seats")
-"""What a run is about: changing it makes another run."""
+"""Settings that define a run: changing them makes another run."""
 
 
 def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = None) -> dict[str, Any]:
-    """Train from the beginning into a new folder. Whatever can be wrong is found before the folder is made."""
+    """Train from the beginning into a new folder. Checks everything before making the folder."""
     folder, console = Path(folder), console or _default_console()
     require_sound_env(recipe, note=console.note)
     require_seats(recipe)
@@ -70,7 +70,7 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
         imitation = _imitation(recipe, policies, console)
     _note_unsigned(recipe, console)
     run = RunFolder.create(folder, _plain(recipe), describe_run(recipe))
-    with run.claim(), _removed_if_blank(folder):
+    with run.claim(), _removed_if_empty(folder):
         if imitation is None:
             return _reinforce(recipe, run, console=console, policies=policies)
         stage = sft_recipe(recipe, steps=imitation.steps)
@@ -80,7 +80,7 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
 
 
 def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = None) -> dict[str, Any]:
-    """The imitation stage alone, in a folder of its own."""
+    """The imitation stage alone, in a separate folder."""
     folder, console = Path(folder), console or _default_console()
     require_sound_env(recipe, note=console.note)
     policies = load_policies(recipe)
@@ -90,27 +90,27 @@ def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = 
     _note_unsigned(recipe, console)
     stage = sft_recipe(recipe, steps=imitation.steps)
     run = RunFolder.create(folder, _plain(stage), describe_run(stage))
-    with _removed_if_blank(folder):
+    with _removed_if_empty(folder):
         return _shown(_imitate(stage, run, policies, imitation, console=console), console)
 
 
 def resume(
     folder: str | Path, *, console: RunConsole | None = None, overrides: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Carry on from the newest whole checkpoint, in whichever stage the run was cut."""
+    """Resume from the newest complete checkpoint, in whichever stage the run stopped."""
     folder, console = Path(folder), console or _default_console()
     run = RunFolder.open(folder)
     with run.claim():
         before, recipe = (load_recipe(folder / CONFIG, changes) for changes in (None, overrides))
-        sign(folder / CONFIG, (folder / CONFIG).read_bytes(), run.config)  # whoever made the run: now it is this user's
+        sign(folder / CONFIG, (folder / CONFIG).read_bytes(), run.config)  # resuming makes it this user's run
         _require_same_run(before, recipe)
         _require_more_steps(run, before, recipe)
         now = circumstances(choose_device(recipe))
         # An environment that is gone must not cost the old recipe.
         close_quietly(recipe.env.source().build())
-        torch.set_num_threads(run.circumstance("threads", int))  # sums in another order would be other sums
+        torch.set_num_threads(run.circumstance("threads", int))  # the order of sums affects rounding
         if changed := changed_circumstances(run.meta, now):
-            console.note(f"{', '.join(changed)}: the last bits may differ from those of a run that was left alone")
+            console.note(f"{', '.join(changed)}: the last bits may differ from an uninterrupted run")
         if changes := differences(before, recipe):
             console.note("changed: " + ", ".join(changes))
         if recipe.stage == "imitation":
@@ -158,8 +158,8 @@ def _note_unsigned(recipe: Recipe, console: RunConsole) -> None:
 
 
 @contextmanager
-def _removed_if_blank(folder: Path) -> Iterator[None]:
-    """A new run that fails before it has recorded anything leaves no folder that would block the next try."""
+def _removed_if_empty(folder: Path) -> Iterator[None]:
+    """Remove the folder of a new run that fails before recording anything, so that it does not block a retry."""
     try:
         yield
     except Exception:
@@ -215,7 +215,7 @@ def _load_stage(recipe: Recipe, run: RunFolder, checkpoint: Path | None) -> dict
 
 
 def _doubts(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> list[str]:
-    """What may be meant and seldom is, in words."""
+    """Settings that are allowed but rarely intended, in words."""
     found: list[str] = []
     for name in trained_policies(recipe):
         own = recipe_of(recipe, name)
@@ -231,7 +231,7 @@ def _after_imitation(summary: dict[str, Any], recipe: Recipe, run: RunFolder, *,
 
 
 def _default_console() -> RunConsole:
-    """A line per step on standard output: a live table is for a terminal of which the caller may know better."""
+    """One line per step on standard output; only the caller knows whether a live table suits the terminal."""
     return RunConsole(form="plain", out=Console())
 
 
@@ -241,18 +241,18 @@ def _shown(summary: dict[str, Any], console: RunConsole) -> dict[str, Any]:
 
 
 def _newest(run: RunFolder) -> Path | None:
-    """The newest whole checkpoint; None only where the run has not begun."""
+    """The newest complete checkpoint; None only if the run has not begun."""
     checkpoint = run.checkpoints.latest()
     if checkpoint is None and (run.checkpoints.steps() or run.metrics.size):
         raise ValueError(
-            f"{run.path} has no whole checkpoint left to carry on from; start it anew with: "
+            f"{run.path} has no complete checkpoint to resume from; start it again with: "
             f"turnwise train {run.path / CONFIG} --output FOLDER"
         )
     return checkpoint
 
 
 def _caveats(recipe: Recipe, run: RunFolder, checkpoint: Path | None) -> list[str]:
-    """What must be known of a run that is carried on: that the guard stopped it, and that its rate jumps."""
+    """Warnings for a resumed run: that the guard stopped it, and that its rate jumps."""
     if checkpoint is None:
         return []
     stopped = [policy["guard"]["stopped"] for policy in read_state(checkpoint)["policies"].values()]

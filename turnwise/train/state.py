@@ -1,4 +1,4 @@
-"""What a checkpoint holds beside the model: everything without which the run would not go on bit for bit.
+"""What a checkpoint holds besides the model: everything needed to resume bit for bit.
 
     step_000120/            a model that `from_pretrained` loads, and its tokenizer; a folder each where several learn
       journals.json         where the run's journals were
@@ -33,7 +33,7 @@ _RESUME = "resume"
 
 @dataclass(kw_only=True)
 class Progress:
-    """Where a run is: what a checkpoint keeps of it besides its policies."""
+    """A run's progress: its checkpointed state besides its policies."""
 
     step: int = 0
     best: int = 0
@@ -91,7 +91,7 @@ def read_ahead(folder: Path) -> dict[int, list[Group]]:
 
 
 def load_learner(folder: Path, learner: Learner) -> None:
-    """Put weights, critic and optimisers back, in place: an engine that shares the weights goes on with them."""
+    """Restore weights, critic and optimisers in place, so that an engine that shares the weights sees them."""
     resume = policy_folder(folder, learner.name) / _RESUME
     load_weights(folder, learner.name, learner.policy.trainable())
     learner.optimizer.load_tensors(load_file(resume / "optimizer.safetensors"))
@@ -102,7 +102,7 @@ def load_learner(folder: Path, learner: Learner) -> None:
 
 
 def load_weights(checkpoint: Path, policy: str, parameters: Mapping[str, nn.Parameter]) -> None:
-    """Put the weights that a policy has in a checkpoint into parameters of the same names, in place."""
+    """Load a policy's weights from a checkpoint into parameters of the same names, in place."""
     folder = policy_folder(checkpoint, policy)
     adapter = folder / _RESUME / "adapter.safetensors"
     if adapter.is_file():
@@ -115,7 +115,7 @@ def load_weights(checkpoint: Path, policy: str, parameters: Mapping[str, nn.Para
 
 
 def steps_needed(state: Mapping[str, Any]) -> set[int]:
-    """The checkpoints that a run needs which goes on from this state."""
+    """The checkpoints that a run resumed from this state needs."""
     progress, policies = state["progress"], state["policies"].values()
     standings = [policy["standing"] for policy in policies]
     needed = {progress["best"], *(step for steps in progress["pools"].values() for step in steps)}
@@ -124,7 +124,7 @@ def steps_needed(state: Mapping[str, Any]) -> set[int]:
 
 
 def hand_over(learner: Learner, successor: Learner) -> None:
-    """Let a learner of the same policy go on where this one is, with settings of its own."""
+    """Let a learner of the same policy continue from this one's state, with its own settings."""
     successor.optimizer.load_tensors(learner.optimizer.tensors())
     if learner.critic is not None and successor.critic is not None:
         assert learner.critic_optimizer is not None
@@ -136,7 +136,7 @@ def hand_over(learner: Learner, successor: Learner) -> None:
 
 
 def _model_files(folder: Path) -> list[Path]:
-    """The files that hold the model: those of its index, where it was too large for one."""
+    """The model's files: those of its index if it is sharded."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return [folder / "model.safetensors"]

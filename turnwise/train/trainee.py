@@ -27,22 +27,22 @@ class Standing:
     """Which checkpoints matter to a policy; part of every checkpoint."""
 
     good: int = 0
-    """The newest that was followed by healthy steps: what the guard restores."""
+    """The newest one followed by healthy steps, which the guard restores."""
     saved: list[int] = field(default_factory=list[int])
-    """Those that may yet turn out good."""
+    """Candidates that may turn out good."""
     reference: int | None = None
-    """The one that the reference is; None where there is no reference."""
+    """The reference's checkpoint; None if there is no reference."""
 
 
 @dataclass(kw_only=True)
 class Lesson:
-    """What a policy made of one step."""
+    """A policy's result of one step."""
 
     played: dict[str, float]
     """The `rollout/…` metrics of its seats."""
     report: Report = field(default_factory=Report)
     tokens: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """What the step did to every sampled token, in steps in which that is written."""
+    """Per-token rows, in steps that record them."""
     error: NonFiniteError | None = None
 
     @property
@@ -67,7 +67,7 @@ class Trainee:
         self.standing = Standing(reference=None if self.learner.reference is None else 0)
 
     def learn(self, groups: Sequence[Group], step: int, watch: Watch, phase: Callable[[str], None]) -> Lesson:
-        """Learn from what was played at its seats; numbers that are not finite are the guard's business."""
+        """Learn from what was played at its seats; the guard handles non-finite numbers."""
         groups = at_seats(groups, self.seats)
         lesson = Lesson(played=read_rollout(groups, version=step - 1))
         try:
@@ -76,7 +76,7 @@ class Trainee:
                 batch = self.learner.prepare(groups)
             if batch is None:
                 if errors := find_errors(groups, culprit="agent"):
-                    # Nothing is left, and the policy itself could not go on: its numbers have gone.
+                    # No episode is left, and the policy itself failed: its numbers are no longer finite.
                     self.guard.broken(step=step, text=errors[-1])
                 return lesson
             phase("learning")
@@ -92,23 +92,23 @@ class Trainee:
         return lesson
 
     def promote(self, step: int) -> None:
-        """A checkpoint is good once enough healthy steps have followed it; by then it is decided."""
+        """Mark a checkpoint as good once enough healthy steps have followed it."""
         standing, decided = self.standing, step - self.recipe.guard.patience
         good = [saved for saved in standing.saved if saved <= decided and self.guard.healthy_since(saved)]
         standing.good = max([standing.good, *good])
         standing.saved = [saved for saved in standing.saved if saved > decided]
 
     def renews_reference(self, step: int) -> bool:
-        """Whether its reference becomes the policy as it is after this step."""
+        """Whether the policy after this step becomes its reference."""
         every = self.recipe.train.reference_every
         return every is not None and self.learner.reference is not None and step % every == 0
 
     def load_reference(self, checkpoints: Checkpoints) -> None:
-        """Take the reference from its checkpoint, always: a resumed run must have the same bits."""
+        """Always load the reference from its checkpoint, so that a resumed run has the same bits."""
         policy, step = self.learner.policy, self.standing.reference
         if step is None:
             return
-        if step == 0 and policy.has_adapter:  # which began as nothing: the first policy is the base under it
+        if step == 0 and policy.has_adapter:  # it starts at zero: the first policy is the base model
             self.learner.reference = Reference.base_of(policy)
         else:
             folder = policy_folder(checkpoints.at(step), self.name)
@@ -119,17 +119,17 @@ class Trainee:
         good, standing = self.standing.good, self.standing
         load_learner(checkpoints.at(good), self.learner)
         standing.saved = [step for step in standing.saved if step <= good]
-        if standing.reference is not None and standing.reference > good:  # it was taken from what is now given up
+        if standing.reference is not None and standing.reference > good:  # it came from the discarded steps
             standing.reference = good
             self.load_reference(checkpoints)
         self.guard.restored(good)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it besides the learner."""
+        """State for a checkpoint, besides the learner's."""
         return {"standing": asdict(self.standing), "guard": self.guard.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
+        """Restore from `state_dict()`."""
         self.standing = Standing(**state["standing"])
         self.guard.load_state_dict(state["guard"])
         self.learner.rate_factor = self.guard.learning_rate_factor

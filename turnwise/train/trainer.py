@@ -1,7 +1,7 @@
-"""The loop: play → prepare → learn → publish → guard → record, over and over, and nothing lost on the way.
+"""The training loop: play → prepare → learn → publish → guard → record.
 
-A run is a function of (recipe, seed). Everything it needs to go on is in its checkpoints, so that a run that was killed
-and resumed ends with the same bits as one that was not. Every policy that learns is a `Trainee`; most runs have one.
+A run is a function of (recipe, seed). Its checkpoints hold all its state, so a run that was killed and resumed ends
+with the same bits as one that was not. Every policy that learns is a `Trainee`; most runs have one.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from turnwise.types import Group
 Status = Literal["running", "finished", "interrupted", "stopped"]
 
 _SAMPLES = 3
-"""Held-out episodes that are shown before and after."""
-_TOLD = 3
-"""Different errors of environments that are told on screen; `events.jsonl` has one for every step."""
+"""Held-out episodes shown before and after training."""
+_SHOWN_ERRORS = 3
+"""Different environment errors shown on screen; `events.jsonl` has one for every step."""
 
 
 class Trainer:
@@ -68,7 +68,7 @@ class Trainer:
             raise ValueError("several ranks cannot play ahead yet; set algorithm.max_lag=0")
         self.progress = Progress()
         self.status: Status = "running"
-        # Nobody sampled the demonstrations, so they have no temperature.
+        # Demonstrations were not sampled, so they have no temperature.
         temperature = recipe.rollout.temperature if imitation is None else 1.0
         self.trainees = [
             Trainee(recipe, name, policies[name], temperature=temperature, ranks=ranks)
@@ -93,7 +93,7 @@ class Trainer:
         self.source = self._make_source(measured, read_ahead(checkpoint) if checkpoint is not None else {})
 
     def run(self) -> dict[str, Any]:
-        """Train to the last step, or until the user or the guard says stop; returns a summary."""
+        """Train to the last step, or until the user or the guard stops it; returns a summary."""
         with Interrupts(self.console.note) as interrupts:
             try:
                 if self.progress.step == 0:
@@ -135,7 +135,7 @@ class Trainer:
         self._record(lessons, groups, shared)
         for trainee, lesson, verdict in zip(self.trainees, lessons, verdicts, strict=True):
             self._act(trainee, lesson, verdict)
-        self._do_what_is_due(step)
+        self._run_periodic_work(step)
 
     def _record(self, lessons: Sequence[Lesson], groups: list[Group], shared: dict[str, float]) -> None:
         row: dict[str, Any] = {"step": self.progress.step}
@@ -166,7 +166,7 @@ class Trainer:
         if not errors:
             return
         self._event("faults", share=share, last_error=errors[-1], traceback=find_traceback(groups))
-        if errors[-1] not in self._told and len(self._told) < _TOLD:
+        if errors[-1] not in self._told and len(self._told) < _SHOWN_ERRORS:
             self._told.add(errors[-1])
             self.console.note(f"an episode failed: {errors[-1]}")
         if faults.is_enough(share=share):
@@ -179,7 +179,7 @@ class Trainer:
         raise ValueError(f"{text}. events.jsonl in {self.run_folder.path} has the stack trace")
 
     def _act(self, trainee: Trainee, lesson: Lesson, verdict: Verdict) -> None:
-        """Do what a guard says; numbers that are not finite end the run if it has nothing to say."""
+        """Act on a guard's verdict; without one, non-finite numbers end the run."""
         for incident in verdict.incidents:
             self._event(**incident.as_row(), **self._whose(trainee))
             self.console.incident(incident, policy=self._whose(trainee).get("policy", ""))
@@ -192,7 +192,7 @@ class Trainer:
         trainee.learner.rate_factor = verdict.learning_rate_factor
 
     def _restore(self, trainee: Trainee) -> None:
-        """Go back to a policy's last good weights, critic and optimisers; the count of steps goes on."""
+        """Go back to a policy's last good weights, critic and optimisers; the step count continues."""
         good = trainee.standing.good
         self._event("restored", good=good, **self._whose(trainee))
         self.console.note(f"restoring the state of step {good}")
@@ -200,16 +200,16 @@ class Trainer:
             trainee.restore(self.run_folder.checkpoints)
         self.player.publish(self.progress.step)
         for seat, pool in self.cast.pools.items():
-            if pool.of == trainee.name:  # its later selves are given up too
+            if pool.of == trainee.name:  # discard its later snapshots too
                 kept = [step for step in self.progress.pools[seat] if step <= good]
                 self.progress.pools[seat] = kept or [good]
         self._fill_pools()
-        # What was played ahead was played by a policy that is given up.
+        # The discarded policy played the episodes that were played ahead.
         self.source.close()
         self.source = self._make_source(self.source.state_dict())
 
-    def _do_what_is_due(self, step: int) -> None:
-        """What comes every so many steps: an evaluation, a new reference, a new self in a pool, a checkpoint."""
+    def _run_periodic_work(self, step: int) -> None:
+        """Work due every few steps: an evaluation, a new reference, a new pool snapshot, a checkpoint."""
         recipe, last = self.recipe, step == self.recipe.train.steps or self.status != "running"
         if last or (recipe.eval.every and step % recipe.eval.every == 0):
             self._evaluate(samples="after" if last else "")
@@ -229,7 +229,7 @@ class Trainer:
         self._fill_pools()
 
     def _fill_pools(self, *, afresh: bool = False) -> None:
-        """Take the selves in every pool from their checkpoints, always: a resumed run must have the same opponents."""
+        """Always load pool snapshots from their checkpoints, so that a resumed run has the same opponents."""
         for seat, pool in self.cast.pools.items():
             trained = {each.name: each.learner.policy.trainable().keys() for each in self.trainees}[pool.of]
 
@@ -260,7 +260,7 @@ class Trainer:
             self.console.sample(f"{samples}, held-out task {group.id}", group.trajectories[0])
 
     def _save(self, *, may_turn_out_good: bool = True) -> None:
-        """Write a checkpoint, and remove those that nothing needs any more."""
+        """Write a checkpoint, and remove those that are no longer needed."""
         self.console.phase("saving")
         step, run = self.progress.step, self.run_folder
         for trainee in self.trainees if may_turn_out_good else ():
@@ -272,19 +272,19 @@ class Trainer:
         if self._writes:
             run.checkpoints.write(step, lambda path: write_state(path, learners, state, ahead), run.marks())
             self._prune()
-        self.ranks.gather(step)  # nobody reads the checkpoint before it is there
+        self.ranks.gather(step)  # no rank may read the checkpoint before it exists
 
     def _prune(self) -> None:
-        """Whichever of the newest checkpoints a run goes on from, it finds those that this one names."""
+        """Remove old checkpoints, but keep those that any of the newest ones refers to."""
         checkpoints, keep = self.run_folder.checkpoints, self.recipe.checkpoint.keep
         needed: set[int] = set()
         for step in checkpoints.steps()[-keep:]:
-            with suppress(OSError, ValueError):  # a broken one is passed over when a run is resumed, too
+            with suppress(OSError, ValueError):  # resuming skips a broken one too
                 needed |= steps_needed(read_state(checkpoints.path(step)))
         checkpoints.prune(keep=keep, always=needed)
 
     def _begin(self, checkpoint: Path | None) -> None:
-        """Go to where the run is, and have its history say that it goes on from there, and with which recipe."""
+        """Restore the run's state, and record in its history where it resumes and with which recipe."""
         run, config = self.run_folder, self.recipe.model_dump(mode="json")
         changes = plain_differences(run.config, config)
         if checkpoint is None:
@@ -294,11 +294,11 @@ class Trainer:
         self._load(checkpoint)
         said = any(event.get("kind") == "stopped" for event in run.undone(self.progress.step))
         if any(trainee.guard.stopped for trainee in self.trainees) and not said and not changes:
-            self.status = "stopped"  # the run was cut before it could say so
+            self.status = "stopped"  # the run ended before it could record this
         else:
             for trainee in self.trainees:
-                trainee.guard.stopped = ""  # who carries on after a stop knows why
-        self.ranks.gather(self.progress.step)  # all have read the checkpoint and the journals
+                trainee.guard.stopped = ""  # the user who resumes knows about the stop
+        self.ranks.gather(self.progress.step)  # wait until all ranks have read the checkpoint and the journals
         if self._writes:
             run.carry_on(self.progress.step, config, command=sys.argv, changes=changes)
 
@@ -313,14 +313,14 @@ class Trainer:
         self._fill_pools(afresh=True)
 
     def _make_source(self, measured: dict[str, Any], kept: dict[int, list[Group]] | None = None) -> Source:
-        """Where groups come from; `kept` are those of later steps that a checkpoint has."""
+        """The source of groups; `kept` are a checkpoint's groups of later steps."""
         first = self.progress.step + 1
         return make_source(self.recipe, self.player, imitation=self._imitation, first=first, kept=kept, state=measured)
 
     def _finish(self) -> dict[str, Any]:
         self.status = "finished" if self.status == "running" else self.status
         if self.status == "interrupted" and self.progress.step not in self.run_folder.checkpoints.steps():
-            self._save(may_turn_out_good=False)  # where the user stops must not change what the guard restores
+            self._save(may_turn_out_good=False)  # the user's stop must not change what the guard restores
         if self.status == "finished" and self.progress.faults.failures and not self.progress.faults.answered:
             self._give_up()
         reasons = [trainee.guard.stopped for trainee in self.trainees if trainee.guard.stopped]
@@ -329,14 +329,14 @@ class Trainer:
 
     @property
     def _guards(self) -> str:
-        """What the guards say, in a word or two; with several, whose has something to say."""
+        """The guards' state in a word or two; with several, named by policy."""
         said = {trainee.name: trainee.guard.state for trainee in self.trainees}
         if len(set(said.values())) == 1:
             return next(iter(said.values()))
         return ", ".join(f"{name}: {state}" for name, state in said.items())
 
     def _whose(self, trainee: Trainee) -> dict[str, str]:
-        """Names a policy in a line of a journal, where several learn."""
+        """The policy's name for a journal line, if several learn."""
         return {"policy": trainee.name} if trainee.prefix else {}
 
     def _event(self, kind: str, **content: Any) -> None:

@@ -1,4 +1,4 @@
-"""Where the time of a training step goes."""
+"""Timing of a training step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Watch:
 
     @contextmanager
     def timing(self, name: str) -> Iterator[None]:
-        """Count what happens inside under this name."""
+        """Count the time inside under this name."""
         started = time.perf_counter()
         try:
             yield
