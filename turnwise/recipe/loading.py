@@ -186,7 +186,8 @@ def _changed(row: Algorithm | None, choice: Any, file: Path | None) -> Algorithm
     axes = {key: value for key, value in choice.items() if key != "preset"}
     if "preset" in choice:
         return _find(str(choice["preset"]), file).override(axes)
-    if row is None and file is not None and "advantage" in axes:
+    # On the command line an axis changes the default row; a row with a name is the user's own.
+    if row is None and "advantage" in axes and (file is not None or "name" in axes):
         return Algorithm.of(axes)  # a complete row, like an algorithm file
     return (row or preset(DEFAULT_ALGORITHM)).override(axes)
 
