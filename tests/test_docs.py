@@ -32,6 +32,23 @@ def test_the_python_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.
         exec(compile(block, page, "exec"), {"__name__": "example"})
 
 
+SHOWN = (
+    "A pairwise loss",
+    "A regulariser that needs a reference",
+    "A new environment, and a wrapper named in the recipe",
+    "Where a step's tasks and data come from",
+    "An engine of your own",
+    "Several policies in one game",
+)
+
+
+@pytest.mark.parametrize("title", SHOWN)
+def test_every_extension_takes_at_most_sixty_lines(title: str) -> None:
+    section = (ROOT / "docs/guide.md").read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    assert 0 < sum(len(block.splitlines()) for block in blocks) <= 60
+
+
 LOOP = ROOT / "examples/loop_in_one_file.py"
 
 
