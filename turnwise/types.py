@@ -74,6 +74,8 @@ class Turn:
     """Turns with equal keys inside a group started from the same state (anchor-state credit)."""
     restarts: bool = False
     """The history was rewritten, not just extended: `prompt_ids` is a whole prompt and opens a new sequence."""
+    streams: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
+    """Numbers for `TokenBatch.extra_T` at the turn's last sampled token, such as the features that it answers."""
     sample_seconds: float = 0.0
     env_seconds: float = 0.0
 
@@ -106,6 +108,8 @@ class Trajectory:
     final_ids: Sequence[int] = ()
     """Tokens that arrived after the last turn (a truncated episode's last observation)."""
     final_observation: str = ""
+    final_streams: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
+    """The same for the last of `final_ids`."""
     bootstrap: float | None = None
     """Value of the state after `final_ids` if known; else the critic fills it in."""
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])

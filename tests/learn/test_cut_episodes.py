@@ -7,6 +7,7 @@ import torch
 
 from turnwise.algorithm import preset
 from turnwise.learn.learner import Learner
+from turnwise.policy.critics import Critic
 from turnwise.policy.text import TextPolicy
 from turnwise.recipe.schema import Train
 from turnwise.types import Group, StopReason, Trajectory, Turn
@@ -23,7 +24,7 @@ def group(stop: StopReason, *, terminated: bool = False) -> Group:
 def last_return(cut: Literal["lost", "bootstrap"], stop: StopReason, *, terminated: bool = False) -> float:
     """The critic's target at the end of the episode that was cut, when the critic expects 0.9 everywhere."""
     learner = Learner(TextPolicy.load("pico"), preset("ppo").override({"cut": cut}), Train())
-    assert learner.critic is not None
+    assert isinstance(learner.critic, Critic)
     with torch.no_grad():
         learner.critic.head.bias.fill_(0.9)
     batch = learner.prepare([group(stop, terminated=terminated)])

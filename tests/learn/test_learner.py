@@ -19,6 +19,8 @@ from tests.learn.small_learners import (
 from turnwise.batch import TokenBatch
 from turnwise.learn.learner import Learner
 from turnwise.learn.reporting import Report, explained_variance
+from turnwise.policy.critics import Critic
+from turnwise.policy.text import TextPolicy
 from turnwise.recipe.schema import Train
 from turnwise.types import Group, NonFiniteError, StopReason
 
@@ -122,7 +124,7 @@ def test_a_shared_critic_pulls_at_the_trunk_by_its_coefficient() -> None:
     gradients: list[torch.Tensor] = []
     for coef in (1.0, 2.0, 3.0):
         learner = make_learner("ppo", train=train, critic={"coef": coef}, minibatches=1)
-        assert learner.critic is not None
+        assert isinstance(learner.critic, Critic)
         with torch.no_grad():
             learner.critic.head.weight.fill_(0.5)
         learn(learner)
@@ -192,6 +194,7 @@ def test_half_precision_weights_learn_by_steps_too_small_for_them() -> None:
 def test_an_adapter_moves_its_own_weights_alone() -> None:
     pytest.importorskip("peft", reason="needs turnwise[lora]")
     learner = make_learner("ppo", lora=True)
+    assert isinstance(learner.policy, TextPolicy)
     base = {name: w.detach().clone() for name, w in learner.policy.model.named_parameters() if "lora" not in name}
     start = weights(learner)
     learn(learner, steps=2)

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from turnwise.exactness import changed_circumstances
 from turnwise.learn.learner import Learner
-from turnwise.policy.text import Reference, TextPolicy
+from turnwise.policy.contract import Policy, Scorer
+from turnwise.policy.text import Reference
 from turnwise.recipe.loading import load_recipe
 from turnwise.recipe.schema import Recipe
 from turnwise.recipe.seating import policies_of, recipe_of, seats_of
@@ -140,7 +141,7 @@ class Recording:
         hand_over(learner, changed)
         return changed
 
-    def _make_learner(self, name: str, policy: TextPolicy, step: int, reference: Reference | None = None) -> Learner:
+    def _make_learner(self, name: str, policy: Policy, step: int, reference: Scorer | None = None) -> Learner:
         recipe = recipe_of(self.recipe_at(step), name)
         return Learner(
             policy,

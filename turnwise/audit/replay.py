@@ -17,7 +17,7 @@ from turnwise.audit.recorded import Recording
 from turnwise.guard.guard import Guard
 from turnwise.learn.learner import Learner
 from turnwise.learn.reporting import Report
-from turnwise.policy.text import Reference
+from turnwise.policy.text import Reference, TextPolicy
 from turnwise.recipe.seating import prefix_of, recipe_of, trained_policies
 from turnwise.runs.journal import plain
 from turnwise.train.state import read_state
@@ -150,6 +150,7 @@ def _carry_on(recording: Recording, learner: Learner, step: int) -> None:
         learner.rate_factor *= recipe.guard.shrink
     every = recipe.train.reference_every
     if every is not None and learner.reference is not None and step % every == 0:
+        assert isinstance(learner.policy, TextPolicy)  # runs are of language models
         learner.reference = Reference.copy_of(learner.policy)
 
 

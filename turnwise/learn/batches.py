@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from turnwise.batch import TokenBatch
-from turnwise.policy.text import Reference, TextPolicy
+from turnwise.policy.contract import Scorer
 from turnwise.ranks import ALONE, Ranks
 
 
@@ -70,7 +70,7 @@ def split_idle(batch: TokenBatch) -> tuple[TokenBatch, TokenBatch | None]:
 
 
 @torch.no_grad()
-def score_in_parts(policy: TextPolicy | Reference, batch: TokenBatch, *, tokens: int, temperature: float) -> Tensor:
+def score_in_parts(policy: Scorer, batch: TokenBatch, *, tokens: int, temperature: float) -> Tensor:
     """Log-probs of the whole batch, one micro-batch at a time."""
     if not batch.tokens:
         return torch.zeros_like(batch.reward_T)

@@ -23,8 +23,8 @@ from turnwise.learn.schedule import learning_rate_factor
 from turnwise.ops.diagnostics import TurnTable
 from turnwise.ops.step_scale import Scale
 from turnwise.ops.weights import Counts
-from turnwise.policy.critics import Bins, Critic
-from turnwise.policy.text import Reference, TextPolicy
+from turnwise.policy.contract import Policy, Scorer
+from turnwise.policy.critics import Bins
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Train
 from turnwise.rollout.packing import pack
@@ -55,13 +55,13 @@ class Learner:
 
     def __init__(
         self,
-        policy: TextPolicy,
+        policy: Policy,
         row: Algorithm,
         settings: Train,
         *,
         seed: int = 0,
         temperature: float = 1.0,
-        reference: Reference | None = None,
+        reference: Scorer | None = None,
         ranks: Ranks = ALONE,
         name: str = POLICY,
     ) -> None:
@@ -70,10 +70,12 @@ class Learner:
         """The policy whose turns it learns from."""
         self.policy, self.row, self.settings, self.needs = policy, row, settings, row.needs
         self.seed, self.temperature, self.ranks = seed, temperature, ranks
-        self.critic = _make_critic(policy, row, settings)
+        self.critic = None
+        if row.needs_critic:
+            self.critic = policy.make_critic(bins=Bins.of(row), shared=settings.critic == "shared")
         self.reference = reference
         if row.needs_reference and reference is None:
-            self.reference = Reference.base_of(policy) if policy.has_adapter else Reference.copy_of(policy)
+            self.reference = policy.make_reference()
         self.optimizer = Optimizer(policy.trainable(), betas=settings.betas, weight_decay=settings.weight_decay)
         self.critic_optimizer = None
         if self.critic is not None:
@@ -113,7 +115,7 @@ class Learner:
         updates = [self._update(part, step, number, allows) for number, part in enumerate(parts)]
         return report_of(self.row, batch, updates, rate=self._rate(step), ranks=self.ranks)
 
-    def score(self, batch: TokenBatch, policy: TextPolicy | Reference | None = None) -> Tensor:
+    def score(self, batch: TokenBatch, policy: Scorer | None = None) -> Tensor:
         """Log-probs of the batch's tokens under the current policy, or under `policy`."""
         tokens, temperature = self.settings.micro_tokens, self.temperature
         return score_in_parts(policy or self.policy, batch, tokens=tokens, temperature=temperature)
@@ -268,15 +270,6 @@ class Learner:
         self.updates = int(state["updates"])
         if self.scale is not None and state["scale"] is not None:
             self.scale.load_state_dict(state["scale"])
-
-
-def _make_critic(policy: TextPolicy, row: Algorithm, settings: Train) -> Critic | None:
-    if not row.needs_critic:
-        return None
-    bins = Bins.of(row)
-    if settings.critic == "shared":
-        return Critic.shared(policy, bins=bins)
-    return Critic.separate(policy.model, bins=bins)
 
 
 def _has_turns_of(policy: str, group: Group) -> bool:

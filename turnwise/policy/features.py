@@ -11,12 +11,16 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from turnwise.batch import Scores, TokenBatch
+from turnwise.ops.facts import Need
+from turnwise.policy.critics import Bins
 from turnwise.policy.packed_rows import rows_at_end
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
@@ -47,10 +51,10 @@ class Actions:
 
 
 class FeaturePolicy(nn.Module):
-    """A network that chooses actions, and optionally another of the same shape that values states.
+    """A network that chooses actions: `FeaturePolicy.mlp(4, actions=Discrete(count=2))` plays CartPole."""
 
-    `FeaturePolicy.mlp(4, actions=Discrete(count=2), value=True)` plays CartPole.
-    """
+    provides = frozenset({Need.OLD, Need.SAMPLER, Need.REFERENCE, Need.ENTROPY, Need.COLLISION, Need.WHOLE_GROUPS})
+    has_adapter = False
 
     def __init__(
         self, body: nn.Module, width: int, *, actions: Discrete | Gaussian, value: bool = False, seed: int = 0
@@ -64,6 +68,7 @@ class FeaturePolicy(nn.Module):
         self.head = _linear(width, size, noise, gain=0.01)
         self.log_spread = nn.Parameter(torch.zeros(size)) if isinstance(actions, Gaussian) else None
         self.value = nn.Sequential(copy.deepcopy(body), _linear(width, 1, noise)) if value else None
+        self._width, self._seed = width, seed
 
     @classmethod
     def mlp(
@@ -105,9 +110,33 @@ class FeaturePolicy(nn.Module):
         layers += [nn.Flatten(), _linear(depth * height * breadth, width, noise), nn.ReLU()]
         return cls(nn.Sequential(*layers), width, actions=actions, value=value, seed=seed + 1)
 
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters are."""
+        return self.head.weight.device
+
     def trainable(self) -> dict[str, nn.Parameter]:
-        """The trainable parameters by name."""
-        return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
+        """The parameters that train, by name; those of the value network are the critic's."""
+        named = self.named_parameters()
+        return {name: each for name, each in named if each.requires_grad and not name.startswith("value.")}
+
+    def make_critic(self, *, bins: Bins | None, shared: bool) -> FeatureCritic:
+        """The value network, made if there is none yet. It never shares a trunk."""
+        if bins is not None:
+            raise ValueError("a feature policy has a scalar critic; set critic.loss to mse or huber")
+        if self.value is None:
+            noise = torch.Generator().manual_seed(self._seed)
+            self.value = nn.Sequential(copy.deepcopy(self.body), _linear(self._width, 1, noise)).to(self.device)
+        return FeatureCritic(self.value)
+
+    def make_reference(self) -> FeaturePolicy:
+        """The policy as it is now, frozen."""
+        return copy.deepcopy(self).requires_grad_(False)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the parameters to `model.safetensors`."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        save_file(self.state_dict(), Path(folder) / "model.safetensors")
 
     @torch.no_grad()
     def act(self, features_N: Tensor, *, generator: torch.Generator, temperature: float = 1.0) -> Actions:
@@ -117,7 +146,15 @@ class FeaturePolicy(nn.Module):
         return Actions(chosen_N=chosen_N, logprob_N=choice.logprob(chosen_N))
 
     def score(
-        self, batch: TokenBatch, *, temperature: float = 1.0, entropy: bool = False, collision: bool = False
+        self,
+        batch: TokenBatch,
+        *,
+        temperature: float = 1.0,
+        entropy: bool = False,
+        collision: bool = False,
+        reverse_kl: bool = False,
+        reference: Any = None,
+        critic: Any = None,
     ) -> Scores:
         """The policy's scores of the actions taken, and values if it has them; zero elsewhere."""
         token_M = batch.sampled_T.nonzero().squeeze(1)
@@ -166,6 +203,23 @@ class FeaturePolicy(nn.Module):
             return _OneOf(log_p=(output / temperature).log_softmax(-1))
         # A density to the power 1/τ, normalised, is the Gaussian whose variance is τ times as large.
         return _Vector(mean=output, log_spread=self.log_spread + math.log(temperature) / 2)
+
+
+class FeatureCritic:
+    """The value network of a feature policy, as a learner trains it."""
+
+    bins = None
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network = network
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """The parameters that train, by name."""
+        return dict(self._network.named_parameters())
+
+    def assess(self, batch: TokenBatch, policy: FeaturePolicy) -> TokenBatch:
+        """The batch with `value_T` filled in, and `bootstrap_S` where it is missing."""
+        return policy.assess(batch)
 
 
 @dataclass(frozen=True, kw_only=True)

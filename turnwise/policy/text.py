@@ -16,7 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from turnwise.batch import Scores, TokenBatch
 from turnwise.exactness import own_memory
 from turnwise.ops.facts import Need
-from turnwise.policy.critics import Critic
+from turnwise.policy.critics import Bins, Critic
 from turnwise.policy.logprobs import Head, token_statistics
 from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.packed_rows import rows_before
@@ -164,6 +164,14 @@ class TextPolicy:
             value_T=None if values is None else values.value_T,
             value_logits_TB=None if values is None else values.logits_TB,
         )
+
+    def make_critic(self, *, bins: Bins | None, shared: bool) -> Critic:
+        """A head on the policy's trunk, or a separate model."""
+        return Critic.shared(self, bins=bins) if shared else Critic.separate(self.model, bins=bins)
+
+    def make_reference(self) -> Reference:
+        """The base under the adapter, which costs no memory, or a copy."""
+        return Reference.base_of(self) if self.has_adapter else Reference.copy_of(self)
 
     def save(self, folder: str | Path) -> None:
         """Save a complete model that `from_pretrained` loads, with any adapter merged in, and the tokenizer."""

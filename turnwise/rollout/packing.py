@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, SupportsFloat
@@ -100,6 +100,8 @@ class _Columns:
     kept: list[int] = field(default_factory=list[int])
     truncated: list[bool] = field(default_factory=list[bool])
     bootstrap: list[float | None] = field(default_factory=list[float | None])
+    streams: dict[str, dict[int, Sequence[float]]] = field(default_factory=dict[str, dict[int, Sequence[float]]])
+    """Further streams by name, and by the token that a row of numbers belongs to."""
     trajectory_names: list[str] = field(default_factory=list[str])
     group_names: list[str] = field(default_factory=list[str])
     seat_names: list[str] = field(default_factory=list[str])
@@ -130,6 +132,8 @@ def _add_trajectory(columns: _Columns, trajectory: Trajectory, group: int) -> No
         _open_sequence(columns, trajectory, group)
     _check_ids(f"trajectory {trajectory.id!r}, final_ids", trajectory.final_ids)
     _append(columns, trajectory.final_ids, turn=-1)
+    if len(trajectory.final_ids):
+        _add_streams(columns, trajectory.final_streams)
 
 
 def _open_sequence(columns: _Columns, trajectory: Trajectory, group: int) -> None:
@@ -157,6 +161,21 @@ def _add_turn(columns: _Columns, turn: Turn, index: int, group: int) -> None:
     columns.anchor.append(_anchor(columns, group, turn.state_key))
     _append(columns, turn.prompt_ids, turn=-1)
     _append(columns, turn.sampled_ids, turn=len(columns.turn_sequence) - 1, logprobs=turn.logprobs)
+    if len(turn.sampled_ids):
+        _add_streams(columns, turn.streams)
+
+
+def _add_streams(columns: _Columns, streams: Mapping[str, Sequence[float]]) -> None:
+    """Numbers of the last token so far."""
+    for name, numbers in streams.items():
+        columns.streams.setdefault(name, {})[len(columns.ids) - 1] = numbers
+
+
+def _stream(rows: Mapping[int, Sequence[float]], tokens: int, dtype: torch.dtype) -> Tensor:
+    """One row of numbers per token; zeros where there are none."""
+    stream = torch.zeros(tokens, len(next(iter(rows.values()))), dtype=dtype)
+    stream[list(rows)] = torch.tensor([list(numbers) for numbers in rows.values()], dtype=dtype)
+    return stream
 
 
 def _anchor(columns: _Columns, group: int, state_key: str | None) -> int:
@@ -245,6 +264,7 @@ def _to_batch(columns: _Columns, dtype: torch.dtype) -> TokenBatch:
         turns_S=integers(columns.turns),
         kept_S=integers(columns.kept),
         mu_T=torch.tensor(columns.mu, dtype=dtype) if columns.mu_known else None,
+        extra_T={name: _stream(rows, len(columns.ids), dtype) for name, rows in columns.streams.items()},
         trajectory_names=tuple(columns.trajectory_names),
         group_names=tuple(columns.group_names),
         seat_names=tuple(columns.seat_names),

@@ -58,6 +58,7 @@ class Trainee:
         self, recipe: Recipe, name: str, policy: TextPolicy, *, temperature: float, ranks: Ranks = ALONE
     ) -> None:
         own = recipe_of(recipe, name)
+        self.policy = policy
         self.name, self.recipe, self.prefix = name, own, prefix_of(recipe, name)
         self.seats = seats_of(recipe, name)
         self.learner = Learner(
@@ -105,7 +106,7 @@ class Trainee:
 
     def load_reference(self, checkpoints: Checkpoints) -> None:
         """Always load the reference from its checkpoint, so that a resumed run has the same bits."""
-        policy, step = self.learner.policy, self.standing.reference
+        policy, step = self.policy, self.standing.reference
         if step is None:
             return
         if step == 0 and policy.has_adapter:  # it starts at zero: the first policy is the base model
