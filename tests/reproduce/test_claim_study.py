@@ -145,7 +145,7 @@ def test_a_control_waits_for_the_run_whose_scales_it_takes_over(study, tmp_path)
 
 def test_factors_are_written_once_even_where_an_older_checkpoint_is_left(tmp_path):
     for factors in ([0.5, 0.25], [0.5]):
-        state = json.dumps({"learner": {"scale": {"factors": factors}}})
+        state = json.dumps({"learners": {"policy": {"scale": {"factors": factors}}}})
 
         def fill(folder, state=state):
             (folder / "resume").mkdir()

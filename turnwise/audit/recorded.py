@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from turnwise.exactness import changed_circumstances
 from turnwise.learn.learner import Learner
-from turnwise.policy.contract import Policy, Scorer
+from turnwise.policy.learnable import Policy, Scorer
 from turnwise.policy.text import Reference
 from turnwise.recipe.loading import load_recipe
 from turnwise.recipe.schema import Recipe

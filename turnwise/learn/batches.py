@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from turnwise.batch import TokenBatch
-from turnwise.policy.contract import Scorer
+from turnwise.policy.learnable import Scorer
 from turnwise.ranks import ALONE, Ranks
 
 

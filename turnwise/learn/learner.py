@@ -23,7 +23,7 @@ from turnwise.learn.schedule import learning_rate_factor
 from turnwise.ops.diagnostics import TurnTable
 from turnwise.ops.step_scale import Scale
 from turnwise.ops.weights import Counts
-from turnwise.policy.contract import Policy, Scorer
+from turnwise.policy.learnable import Policy, Scorer
 from turnwise.policy.critics import Bins
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Train
