@@ -23,8 +23,8 @@ from turnwise.learn.schedule import learning_rate_factor
 from turnwise.ops.diagnostics import TurnTable
 from turnwise.ops.step_scale import Scale
 from turnwise.ops.weights import Counts
-from turnwise.policy.learnable import Policy, Scorer
 from turnwise.policy.critics import Bins
+from turnwise.policy.learnable import Policy, Scorer
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Train
 from turnwise.rollout.packing import pack
