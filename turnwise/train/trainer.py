@@ -69,7 +69,8 @@ class Trainer:
         self.progress = Progress()
         self.status: Status = "running"
         # Demonstrations were not sampled, so they have no temperature.
-        temperature = recipe.rollout.temperature if imitation is None else 1.0
+        plays = imitation is None and (not recipe.source.mix or any(part.plays for part in recipe.source.mix))
+        temperature = recipe.rollout.temperature if plays else 1.0
         self.trainees = [
             Trainee(recipe, name, policies[name], temperature=temperature, ranks=ranks)
             for name in trained_policies(recipe)
