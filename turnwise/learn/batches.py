@@ -69,10 +69,46 @@ def split_idle(batch: TokenBatch) -> tuple[TokenBatch, TokenBatch | None]:
     return batch.select(sorted(chosen)), batch.select([row for row in range(batch.sequences) if row not in chosen])
 
 
+def passes(
+    batch: TokenBatch | None, *, tokens: int, in_step: Ranks = ALONE
+) -> tuple[list[TokenBatch], list[TokenBatch]]:
+    """The micro-batches of a batch that have tokens, and fillers that count for nothing.
+
+    Ranks that go in step, because each holds a part of every weight, must all make as many passes as the busiest.
+    """
+    parts = [] if batch is None else [part for part in micro_batches(batch, tokens=tokens) if part.tokens]
+    return parts, [_filler()] * (max(in_step.gather(len(parts))) - len(parts))
+
+
 @torch.no_grad()
-def score_in_parts(policy: Scorer, batch: TokenBatch, *, tokens: int, temperature: float) -> Tensor:
+def score_in_parts(
+    policy: Scorer, batch: TokenBatch, *, tokens: int, temperature: float, in_step: Ranks = ALONE
+) -> Tensor:
     """Log-probs of the whole batch, one micro-batch at a time."""
-    if not batch.tokens:
-        return torch.zeros_like(batch.reward_T)
-    parts = micro_batches(batch, tokens=tokens)
-    return torch.cat([policy.score(part, temperature=temperature).logprob_T for part in parts])
+    parts, fillers = passes(batch, tokens=tokens, in_step=in_step)
+    found_T = [policy.score(part, temperature=temperature).logprob_T for part in parts]
+    for filler in fillers:
+        policy.score(filler.to(batch.ids_T.device), temperature=temperature)
+    return torch.cat(found_T) if found_T else torch.zeros_like(batch.reward_T)
+
+
+def _filler() -> TokenBatch:
+    """One sequence of two tokens, of which the second is sampled."""
+    zero, two = torch.zeros(1, dtype=torch.long), torch.zeros(2, dtype=torch.long)
+    return TokenBatch(
+        ids_T=two,
+        position_T=torch.arange(2),
+        sequence_T=two,
+        turn_T=torch.tensor([-1, 0]),
+        source_T=torch.arange(2),
+        reward_T=torch.zeros(2),
+        sequence_K=zero,
+        index_K=zero,
+        version_K=zero,
+        anchor_K=zero - 1,
+        length_S=zero + 2,
+        trajectory_S=zero,
+        group_S=zero,
+        seat_S=zero,
+        truncated_S=zero.bool(),
+    )

@@ -16,7 +16,7 @@ from torch import Tensor
 from turnwise.algorithm import Algorithm, Loss, Need, apply_filters, compute_credit, compute_loss, make_scale
 from turnwise.algorithm.parts import facts
 from turnwise.batch import Scores, TokenBatch
-from turnwise.learn.batches import micro_batches, minibatches, score_in_parts, split_idle
+from turnwise.learn.batches import minibatches, passes, score_in_parts, split_idle
 from turnwise.learn.optimizer import Optimizer
 from turnwise.learn.reporting import Report, Update, badness, numbers_of, report_of
 from turnwise.learn.schedule import learning_rate_factor
@@ -34,7 +34,7 @@ from turnwise.types import CUTS, POLICY, Group, NonFiniteError, Trajectory
 _FROM_LEARNER = frozenset(
     {
         *(Need.OLD, Need.SAMPLER, Need.REFERENCE, Need.KL_TO_REFERENCE, Need.KL_FROM_REFERENCE),
-        *(Need.ENTROPY, Need.COLLISION, Need.ROUTING, Need.WHOLE_GROUPS),
+        *(Need.ENTROPY, Need.COLLISION, Need.GRADIENT, Need.ROUTING, Need.WHOLE_GROUPS),
     }
 )
 """Needs that the learner meets; other parts of the row meet the rest, and `resolve` checks those."""
@@ -66,6 +66,9 @@ class Learner:
         name: str = POLICY,
     ) -> None:
         require_provided(row, policy.provides)
+        sharded = settings.ranks == "sharded" and ranks.size > 1
+        if sharded:
+            require_provided(row, policy.provides - {Need.GRADIENT}, why="sharded ranks have only parts of it")
         self.name = name
         """The policy whose turns it learns from."""
         self.policy, self.row, self.settings, self.needs = policy, row, settings, row.needs
@@ -76,6 +79,10 @@ class Learner:
         self.reference = reference
         if row.needs_reference and reference is None:
             self.reference = policy.make_reference()
+        self._in_step = ranks if sharded else ALONE
+        """The ranks that must make equal numbers of passes."""
+        if sharded:
+            policy.shard(self.critic, self.reference)
         self.optimizer = Optimizer(policy.trainable(), betas=settings.betas, weight_decay=settings.weight_decay)
         self.critic_optimizer = None
         if self.critic is not None:
@@ -118,7 +125,9 @@ class Learner:
     def score(self, batch: TokenBatch, policy: Scorer | None = None) -> Tensor:
         """Log-probs of the batch's tokens under the current policy, or under `policy`."""
         tokens, temperature = self.settings.micro_tokens, self.temperature
-        return score_in_parts(policy or self.policy, batch, tokens=tokens, temperature=temperature)
+        return score_in_parts(
+            policy or self.policy, batch, tokens=tokens, temperature=temperature, in_step=self._in_step
+        )
 
     # Scoring: exactly what the row needs before the first optimiser step.
 
@@ -130,10 +139,12 @@ class Learner:
             batch = batch.with_(ref_T=self.score(batch, self.reference))
         if self.critic is None:
             return batch
-        if not batch.tokens:
-            return batch.with_(value_T=torch.zeros_like(batch.reward_T), bootstrap_S=batch.reward_T.new_zeros(0))
-        parts = micro_batches(batch, tokens=self.settings.micro_tokens)
+        parts, fillers = self._passes(batch)
         assessed = [self.critic.assess(part, self.policy) for part in parts]
+        for filler in fillers:
+            self.critic.assess(filler, self.policy)
+        if not parts:
+            return batch.with_(value_T=torch.zeros_like(batch.reward_T), bootstrap_S=batch.reward_T.new_zeros(0))
         return batch.with_(
             value_T=torch.cat([_assigned(part.value_T) for part in assessed]),
             bootstrap_S=torch.cat([_assigned(part.bootstrap_S) for part in assessed]),
@@ -168,8 +179,10 @@ class Learner:
             optimizer.sum_gradients(self.ranks)
         scale = None if self.scale is None else self.scale.finish(self.ranks.reduce)
         before = scale.value if scale is not None and scale.apply == "gradient" else 1.0
-        norm = self.optimizer.clip(self.settings.grad_clip, scale=before)
-        critic_norm = None if self.critic_optimizer is None else self.critic_optimizer.clip(self.settings.grad_clip)
+        norm = self.optimizer.clip(self.settings.grad_clip, scale=before, ranks=self.ranks)
+        critic_norm = None
+        if self.critic_optimizer is not None:
+            critic_norm = self.critic_optimizer.clip(self.settings.grad_clip, ranks=self.ranks)
         mine = {name: sum(loss[name] for loss, _ in losses) for name in losses[0][0]}
         everywhere = self.ranks.gather((mine, reduce(add, (table for _, table in losses))))
         added = {name: sum(numbers[name] for numbers, _ in everywhere) for name in mine}
@@ -189,22 +202,37 @@ class Learner:
 
     def _backward(self, batch: TokenBatch, counts: Counts) -> list[tuple[dict[str, float], TurnTable]]:
         """Add the gradient of each micro-batch; returns the parts of its loss and its diagnostics."""
-        tokens, read = self.settings.micro_tokens, list[tuple[dict[str, float], TurnTable]]()
         moving, idle = split_idle(batch) if self.row.moves_by_advantage_alone else (batch, None)
-        for part in micro_batches(moving, tokens=tokens):
-            loss = self._loss(part, counts)
-            if part.tokens:
-                loss.total.backward()
-            read.append((numbers_of(loss), loss.table))
-        if idle is not None:  # no gradient, but scales and diagnostics cover the whole minibatch
-            with torch.no_grad():
-                losses = [self._loss(part, counts) for part in micro_batches(idle, tokens=tokens)]
-            read += [(numbers_of(loss), loss.table) for loss in losses]
-        return read
+        found = self._run_passes(moving, counts) or [self._loss(moving, self._no_scores(moving), counts)]
+        with torch.no_grad():  # no gradient, but scales and diagnostics cover the whole minibatch
+            found += self._run_passes(idle, counts)
+        for each in found:
+            if isinstance(each, NonFiniteError):
+                raise each
+        return [(numbers_of(loss), loss.table) for loss in found if not isinstance(loss, NonFiniteError)]
 
-    def _loss(self, part: TokenBatch, counts: Counts) -> Loss:
+    def _run_passes(self, batch: TokenBatch | None, counts: Counts) -> list[Loss | NonFiniteError]:
+        """Run and differentiate each micro-batch. What is not finite is returned: other ranks may be in step."""
+        parts, fillers = self._passes(batch)
+        found: list[Loss | NonFiniteError] = []
+        for part in parts:
+            scores = self._scores(part)
+            try:
+                found.append(loss := self._loss(part, scores, counts))
+                _differentiate(loss.total)
+            except NonFiniteError as error:
+                found.append(error)
+                _differentiate(_nothing(scores))
+        for filler in fillers:
+            _differentiate(_nothing(self._scores(filler)))
+        return found
+
+    def _passes(self, batch: TokenBatch | None) -> tuple[list[TokenBatch], list[TokenBatch]]:
+        parts, fillers = passes(batch, tokens=self.settings.micro_tokens, in_step=self._in_step)
+        return parts, [filler.to(self.policy.device) for filler in fillers]
+
+    def _loss(self, part: TokenBatch, scores: Scores, counts: Counts) -> Loss:
         """The loss of one micro-batch; the step's scale observes it."""
-        scores = self._scores(part)
         if part.old_T is None:
             part = part.with_(old_T=scores.logprob_T.detach())
         loss = compute_loss(self.row, part, scores, counts=counts)
@@ -213,8 +241,6 @@ class Learner:
         return loss
 
     def _scores(self, part: TokenBatch) -> Scores:
-        if not part.tokens:
-            return self._no_scores(part)
         full_kl = not self.needs.isdisjoint({Need.KL_TO_REFERENCE, Need.KL_FROM_REFERENCE})
         return self.policy.score(
             part,
@@ -282,15 +308,28 @@ def _without_bootstrap(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, bootstrap=0.0) if trajectory.stop in CUTS else trajectory
 
 
-def require_provided(row: Algorithm, provided: frozenset[Need]) -> None:
+def require_provided(
+    row: Algorithm, provided: frozenset[Need], why: str = "this policy cannot provide it"
+) -> None:
     """ValueError, naming the part, if a row needs something that is not provided."""
     for need in sorted(row.needs & _FROM_LEARNER - provided):
-        raise ValueError(_unmet(row, need, "this policy cannot provide it"))
+        raise ValueError(_unmet(row, need, why))
 
 
 def _unmet(row: Algorithm, need: Need, why: str) -> str:
     axis, part = next((axis, part) for axis, part in row.parts() if need in facts(axis, part))
     return f"{axis}={part.kind} needs {need.value}, and {why}; choose another {axis}"
+
+
+def _differentiate(total: Tensor) -> None:
+    if torch.is_grad_enabled():
+        total.backward()
+
+
+def _nothing(scores: Scores) -> Tensor:
+    """Zero, with a gradient of zero through everything that was scored."""
+    parts = (scores.logprob_T, scores.value_T, scores.value_logits_TB)
+    return sum((0 * part.sum() for part in parts if part is not None), torch.zeros(()))
 
 
 def _assigned(tensor: Tensor | None) -> Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from turnwise.ranks import Ranks
+from turnwise.policy.sharding import is_sharded, local
+from turnwise.ranks import ALONE, Ranks
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -23,9 +24,9 @@ class Optimizer:
     ) -> None:
         self.parameters = dict(parameters)
         self._masters = {
-            name: nn.Parameter(parameter.detach().float(), requires_grad=True)
+            name: nn.Parameter(local(parameter).detach().float(), requires_grad=True)
             for name, parameter in self.parameters.items()
-            if parameter.dtype != torch.float32
+            if parameter.dtype != torch.float32 or is_sharded(parameter)
         }
         targets = [self._masters.get(name, parameter) for name, parameter in self.parameters.items()]
         on_cuda = all(target.is_cuda for target in targets)
@@ -41,28 +42,35 @@ class Optimizer:
         if ranks.size == 1:
             return
         for parameter in self.parameters.values():
+            if is_sharded(parameter):
+                continue  # the backward pass has summed it
             mine = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             parameter.grad = ranks.reduce(mine)
 
-    def clip(self, limit: float, *, scale: float = 1.0) -> float:
+    def clip(self, limit: float, *, scale: float = 1.0, ranks: Ranks = ALONE) -> float:
         """Scale the gradient, clip its norm to the limit, and return the norm between the two."""
         gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
         if scale != 1.0:
             for gradient in gradients:
                 gradient.mul_(scale)
-        return float(nn.utils.clip_grad_norm_(self.parameters.values(), limit))
+        if not any(is_sharded(gradient) for gradient in gradients):
+            return float(nn.utils.clip_grad_norm_(self.parameters.values(), limit))
+        norm = _norm_over(ranks, gradients)
+        for gradient in gradients:
+            local(gradient).mul_(min(limit / (norm + 1e-6), 1.0))
+        return norm
 
     def step(self, learning_rate: float) -> None:
         """Update the weights."""
         for name, master in self._masters.items():
             gradient = self.parameters[name].grad
-            master.grad = None if gradient is None else gradient.float()
+            master.grad = None if gradient is None else local(gradient).float()
         for group in self._adam.param_groups:
             group["lr"] = learning_rate
         self._adam.step()
         with torch.no_grad():
             for name, master in self._masters.items():
-                self.parameters[name].copy_(master)
+                local(self.parameters[name]).copy_(master)
 
     def tensors(self) -> dict[str, Tensor]:
         """Moments and single-precision weights by name, for a checkpoint."""
@@ -88,3 +96,12 @@ class Optimizer:
 
     def _targets(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, self._masters.get(name, parameter)) for name, parameter in self.parameters.items()]
+
+
+def _norm_over(ranks: Ranks, gradients: Sequence[Tensor]) -> float:
+    """The norm of gradients that are sharded over ranks; what is not sharded is equal on all and counts once."""
+    squared = torch.zeros((), dtype=torch.float64, device=gradients[0].device)
+    for gradient in gradients:
+        if is_sharded(gradient) or ranks.rank == 0:
+            squared += torch.linalg.vector_norm(local(gradient), dtype=torch.float32).double().square()
+    return float(ranks.reduce(squared[None])) ** 0.5

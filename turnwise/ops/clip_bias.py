@@ -78,6 +78,7 @@ def _formula(options: Options) -> str:
 
 @declares(Need.CLIPPING)
 @declares(Need.COLLISION, estimator="logit")
+@declares(Need.GRADIENT, estimator="exact")
 @warns(lambda options: options["apply"] == "gradient", ON_GRADIENT)
 @warns(
     lambda options: options["form"] == "paper",

@@ -31,6 +31,7 @@ class Need(StrEnum):
     ENTROPY = "the entropy of the next-token distribution (Scores.entropy_T)"
     COLLISION = "the collision probability of the next-token distribution (Scores.collision_T)"
     ROUTING = "the experts that the sampler chose (extra_T['routing'])"
+    GRADIENT = "the whole gradient of every weight"
     WHOLE_GROUPS = "whole groups in every minibatch, micro-batch and rank"
     CLIPPING = "a surrogate that clips"
     ADVANTAGE = "an advantage"

@@ -20,6 +20,7 @@ from turnwise.ops.facts import Trait
 from turnwise.ops.values import histogram_mean
 from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.packed_rows import rows_at_end, rows_before
+from turnwise.policy.sharding import shard
 from turnwise.policy.text_loading import check_packing, remove_dropout
 
 if TYPE_CHECKING:
@@ -88,11 +89,17 @@ class Critic(nn.Module):
         own_memory(trunk, also_aligned=False)
         return cls(trunk.config.hidden_size, trunk=trunk.train(), bins=bins).to(model.device)
 
+    def shard(self, device: torch.device) -> None:
+        """Leave this rank its part of the trunk. The head is small and stays whole."""
+        if self.trunk is not None:
+            shard(self.trunk, device)
+        self.head.to(device)
+
     def trainable(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name."""
         return {name: parameter for name, parameter in self.named_parameters() if parameter.requires_grad}
 
-    def values(self, batch: TokenBatch, hidden_Td: Tensor) -> Values:
+    def values(self, batch: TokenBatch, hidden_Td: Tensor | None = None) -> Values:
         """Values of the states before the sampled tokens, from the policy's hidden states or its own trunk's."""
         return self._values(batch, self._states(batch, hidden_Td))
 

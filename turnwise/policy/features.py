@@ -53,7 +53,12 @@ class Actions:
 class FeaturePolicy(nn.Module):
     """A network that chooses actions: `FeaturePolicy.mlp(4, actions=Discrete(count=2))` plays CartPole."""
 
-    provides = frozenset({Need.OLD, Need.SAMPLER, Need.REFERENCE, Need.ENTROPY, Need.COLLISION, Need.WHOLE_GROUPS})
+    provides = frozenset(
+        {
+            *(Need.OLD, Need.SAMPLER, Need.REFERENCE, Need.ENTROPY),
+            *(Need.COLLISION, Need.GRADIENT, Need.WHOLE_GROUPS),
+        }
+    )
     has_adapter = False
 
     def __init__(
@@ -132,6 +137,10 @@ class FeaturePolicy(nn.Module):
     def make_reference(self) -> FeaturePolicy:
         """The policy as it is now, frozen."""
         return copy.deepcopy(self).requires_grad_(False)
+
+    def shard(self, critic: object, reference: object) -> None:
+        """Refuse: such a policy is small."""
+        raise ValueError("policies over features are not sharded; set train.ranks=replicas")
 
     def save(self, folder: str | Path) -> None:
         """Write the parameters to `model.safetensors`."""

@@ -78,6 +78,10 @@ class Policy(Protocol):
         """The policy as it is now, frozen."""
         ...
 
+    def shard(self, critic: Any, reference: Any) -> None:
+        """Leave this rank its part of every weight: the policy's, and those of its critic and reference."""
+        ...
+
     def save(self, folder: str | Path) -> None:
         """Write the policy to a folder."""
         ...

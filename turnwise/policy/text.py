@@ -5,21 +5,24 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from turnwise.batch import Scores, TokenBatch
 from turnwise.exactness import own_memory
 from turnwise.ops.facts import Need
-from turnwise.policy.critics import Bins, Critic
-from turnwise.policy.logprobs import Head, token_statistics
+from turnwise.policy.critics import Bins, Critic, Values
+from turnwise.policy.logprobs import Head, TokenStatistics, token_statistics
 from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.packed_rows import rows_before
+from turnwise.policy.sharding import shard, whole, within
 from turnwise.policy.text_loading import (
     Precision,
     Train,
@@ -30,7 +33,7 @@ from turnwise.policy.text_loading import (
     remove_dropout,
     without_progress_bars,
 )
-from turnwise.policy.text_lora import LoraSettings, adapter_off, attach_lora, is_adapter, merged_state
+from turnwise.policy.text_lora import LoraSettings, adapter_off, attach_lora, is_adapter, merged_weights
 
 
 class TextPolicy:
@@ -115,12 +118,33 @@ class TextPolicy:
         twin.model.requires_grad_(False)
         return twin
 
+    def shard(self, critic: Critic | None, reference: Reference | None) -> None:
+        """Leave this rank its part of every weight: the policy's, and those of its critic and reference."""
+        device = self.model.device
+        shard(self.model, device)
+        if critic is not None:
+            critic.shard(device)
+        if reference is not None:
+            reference.shard(device)
+
+    @torch.no_grad()
+    def refresh(self, copy: TextPolicy) -> None:
+        """Bring a `twin` up to date. Every rank must call it."""
+        parameters = dict(copy.model.named_parameters())
+        for name, parameter in self.trainable().items():
+            parameters[name].copy_(whole(parameter))
+
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor under the name that `from_pretrained` knows, an adapter merged in."""
-        return iter((merged_state(self.model) if self.has_adapter else self.model.state_dict()).items())
+        """Every tensor under the name that `from_pretrained` knows, an adapter merged in. Every rank must read it."""
+        if self.has_adapter:
+            return merged_weights(self.model)
+        return ((name, whole(tensor)) for name, tensor in self.model.state_dict().items())
 
     def hidden(self, batch: TokenBatch) -> Tensor:
         """The trunk's output [T, d]; row t has seen the tokens of its sequence up to t itself."""
+        return within(self.model, lambda: self._hidden(batch))
+
+    def _hidden(self, batch: TokenBatch) -> Tensor:
         layout = Layout.of(batch.length_S)
         self._require_fits(batch, layout)
         return packed_hidden(self.model, batch.ids_T, batch.position_T, layout)
@@ -141,20 +165,31 @@ class TextPolicy:
         With a `reference`, also the exact KL to it over the vocabulary, and from it with `reverse_kl`; with a `critic`,
         values. The head runs only for sampled tokens.
         """
-        hidden_Td = self.hidden(batch)
         token_M = batch.sampled_T.nonzero().squeeze(1)
         before_M = rows_before(batch, token_M)
-        found = token_statistics(
-            hidden_Td.index_select(0, before_M),
-            self.head,
-            batch.ids_T[token_M],
-            temperature=temperature,
-            entropy=entropy,
-            collision=collision,
-            reverse_kl=reverse_kl,
-            reference=None if reference is None else (reference.hidden(batch)[before_M], reference.head),
-        )
-        values = critic.values(batch, hidden_Td) if critic is not None else None
+        # The reference may be this very model without its adapter, so it runs before and not in between.
+        other = None if reference is None else reference.states(batch, before_M)
+
+        def run() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+            hidden_Td = self._hidden(batch)
+            found = token_statistics(
+                hidden_Td.index_select(0, before_M),
+                self.head,
+                batch.ids_T[token_M],
+                temperature=temperature,
+                entropy=entropy,
+                collision=collision,
+                reverse_kl=reverse_kl,
+                reference=other,
+            )
+            shares = critic is not None and critic.trunk is None
+            return vars(found), vars(critic.values(batch, hidden_Td)) if shares else {}
+
+        statistics, shared = within(self.model, run)
+        found = TokenStatistics(**statistics)
+        values = Values(**shared) if shared else None
+        if critic is not None and critic.trunk is not None:
+            values = critic.values(batch)
         return Scores(
             logprob_T=_put(batch, token_M, found.logprob_M),
             entropy_T=None if found.entropy_M is None else _put(batch, token_M, found.entropy_M),
@@ -164,6 +199,18 @@ class TextPolicy:
             value_T=None if values is None else values.value_T,
             value_logits_TB=None if values is None else values.logits_TB,
         )
+
+    def states(self, batch: TokenBatch, row_M: Tensor) -> tuple[Tensor, Head]:
+        """The hidden states of these rows [M, d], and a head to read them with after this pass."""
+        hidden_Td, weight_Vd, bias_V = within(self.model, lambda: (self._hidden(batch), *self._lasting_head()))
+        return hidden_Td[row_M], replace(self.head, weight_Vd=weight_Vd, bias_V=bias_V)
+
+    def _lasting_head(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of the head; of a sharded model copies, because the whole ones end with the pass."""
+        head = self.head
+        if not isinstance(self.model, FSDPModule):
+            return head.weight_Vd, head.bias_V
+        return head.weight_Vd.clone(), None if head.bias_V is None else head.bias_V.clone()
 
     def make_critic(self, *, bins: Bins | None, shared: bool) -> Critic:
         """A head on the policy's trunk, or a separate model."""
@@ -176,7 +223,7 @@ class TextPolicy:
     def save(self, folder: str | Path) -> None:
         """Save a complete model that `from_pretrained` loads, with any adapter merged in, and the tokenizer."""
         with without_progress_bars():
-            self.model.save_pretrained(folder, state_dict=merged_state(self.model) if self.has_adapter else None)
+            self.model.save_pretrained(folder, state_dict=dict(merged_weights(self.model)) if self.has_adapter else None)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
 
@@ -223,16 +270,16 @@ class Reference:
         dtype = "bf16" if like.model.dtype == torch.bfloat16 else "fp32"
         return cls(TextPolicy.load(folder, dtype=dtype, device=like.model.device, train=[]), without_adapter=False)
 
-    @property
-    def head(self) -> Head:
-        """The last layer."""
-        return self._policy.head
+    def shard(self, device: torch.device) -> None:
+        """Leave this rank its part of every weight; the base under an adapter is the policy's own."""
+        if not self._without_adapter:
+            shard(self._policy.model, device)
 
     @torch.no_grad()
-    def hidden(self, batch: TokenBatch) -> Tensor:
-        """The reference's hidden states [T, d]."""
+    def states(self, batch: TokenBatch, row_M: Tensor) -> tuple[Tensor, Head]:
+        """The hidden states of these rows [M, d], and the head."""
         with adapter_off(self._policy.model) if self._without_adapter else nullcontext():
-            return self._policy.hidden(batch)
+            return self._policy.states(batch, row_M)
 
     @torch.no_grad()
     def score(self, batch: TokenBatch, *, temperature: float = 1.0) -> Scores:

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from turnwise.policy.sharding import is_sharded, whole
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoraSettings:
@@ -80,17 +82,20 @@ def is_adapter(name: str) -> bool:
 @contextmanager
 def adapter_off(model: nn.Module) -> Iterator[None]:
     """The model without its adapter, inside the block. What was trainable stays so."""
-    trainable = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    layers = list(_adapted(model).values())
-    for layer in layers:
-        layer.enable_adapters(False)
+    _enable_adapters(model, False)
     try:
         yield
     finally:
-        for layer in layers:
-            layer.enable_adapters(True)
-        for parameter, flag in trainable.items():
-            parameter.requires_grad_(flag)
+        _enable_adapters(model, True)
+
+
+def _enable_adapters(model: nn.Module, enabled: bool) -> None:
+    """Turn adapters on or off, and nothing else: peft would also change what trains."""
+    trainable = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    for layer in _adapted(model).values():
+        layer.enable_adapters(enabled)
+    for parameter, flag in trainable.items():
+        parameter.requires_grad_(flag)
 
 
 def share_base(models: Sequence[nn.Module]) -> None:
@@ -106,17 +111,38 @@ def share_base(models: Sequence[nn.Module]) -> None:
                 parameter.data = first
 
 
-def merged_state(model: nn.Module) -> dict[str, Tensor]:
+def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The weights of an equal model without an adapter, under its own names. The model itself does not change."""
-    state = {
-        name.replace(".base_layer.", "."): tensor for name, tensor in model.state_dict().items() if not is_adapter(name)
-    }
-    for name, layer in _adapted(model).items():
-        weight = layer.get_base_layer().weight
+    adapted = _adapted(model)
+    for name, tensor in model.state_dict().items():
+        layer = adapted.get(name.removesuffix(".base_layer.weight"))
+        if layer is not None:
+            yield name.replace(".base_layer.", "."), _merged_weight(layer)
+        elif not is_adapter(name):
+            yield name.replace(".base_layer.", "."), whole(tensor)
+
+
+@torch.no_grad()
+def _merged_weight(layer: Any) -> Tensor:
+    weight = whole(layer.get_base_layer().weight)
+    with _whole_adapters(layer):
         for adapter in layer.active_adapters:
             weight = weight + layer.get_delta_weight(adapter).to(weight.dtype)
-        state[f"{name}.weight"] = weight.detach()
-    return state
+    return weight.detach()
+
+
+@contextmanager
+def _whole_adapters(layer: Any) -> Iterator[None]:
+    """The layer with its adapters whole inside the block, where they are sharded."""
+    factors = [factor for part in (layer.lora_A, layer.lora_B) for factor in part.values()]
+    sharded = [(factor, factor.weight) for factor in factors if is_sharded(factor.weight)]
+    for factor, weight in sharded:
+        factor.weight = nn.Parameter(whole(weight), requires_grad=False)
+    try:
+        yield
+    finally:
+        for factor, weight in sharded:
+            factor.weight = weight
 
 
 def _adapted(model: nn.Module) -> dict[str, Any]:

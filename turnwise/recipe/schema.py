@@ -146,6 +146,8 @@ class Train(Settings):
     """Maximum tokens per forward pass; a larger minibatch accumulates gradients. Changes memory, not the result."""
     critic: Literal["separate", "shared"] = "separate"
     """A separate value model, or a head on the policy's trunk."""
+    ranks: Literal["replicas", "sharded"] = "replicas"
+    """What each of several ranks (`torchrun`) holds: everything, or its part of every weight."""
     reference_every: int | None = Field(default=None, ge=1)
     """Copy the policy to the reference every N steps; None: the reference stays the first policy."""
 
