@@ -7,7 +7,7 @@ results are bit-identical. Rank 0 owns the run folder, the console and the guard
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,3 +80,8 @@ ALONE = OneRank()
 def block(items: Sequence[Value], rank: int, size: int) -> list[Value]:
     """The contiguous block of one rank; block lengths differ by at most one."""
     return list(items[len(items) * rank // size : len(items) * (rank + 1) // size])
+
+
+def on_first(ranks: Ranks, work: Callable[[], Value]) -> Value:
+    """Let rank 0 work; every rank gets the result."""
+    return ranks.broadcast(cast(Value, work() if ranks.rank == 0 else None))

@@ -57,7 +57,7 @@ def train(
         if dry_run:
             _show(chosen)
             return
-        folder = new_folder(output, default=Path("runs") / chosen.name)
+        folder = _own_folder(output, default=Path("runs") / chosen.name)
         from turnwise.train import stages
 
         with _screen(folder, quiet) as screen:
@@ -79,7 +79,7 @@ def sft(
         if dry_run:
             _show(chosen)
             return
-        folder = new_folder(output, default=Path("runs") / f"{chosen.name}-sft")
+        folder = _own_folder(output, default=Path("runs") / f"{chosen.name}-sft")
         from turnwise.train import stages
 
         with _screen(folder, quiet) as screen:
@@ -174,6 +174,14 @@ def _show(recipe: Recipe) -> None:
         typer.echo(f"# note: {name} was not imported; its arguments are checked when the run starts")
 
 
+def _own_folder(folder: Path | None, *, default: Path) -> Path:
+    """The folder for a new run, chosen once for all ranks."""
+    from turnwise.ranks import on_first
+    from turnwise.torch_ranks import join
+
+    return on_first(join(), lambda: new_folder(folder, default=default))
+
+
 def new_folder(folder: Path | None, *, default: Path) -> Path:
     """The folder for a new run: a given one must be empty, the default gets a free name."""
     if folder is None:
@@ -214,12 +222,13 @@ def _screen(folder: Path, quiet: bool | None) -> Iterator[RunConsole]:
     from transformers.utils.logging import disable_progress_bar
 
     from turnwise.console.screen import RunConsole, choose_form
+    from turnwise.torch_ranks import join
 
     form = choose_form() if quiet is None else "quiet" if quiet else "plain"
     if form != "live":
         disable_progress_bar()  # of loading and downloading: it would fill a log
     try:
-        with RunConsole(form=form, out=console()) as screen:
+        with RunConsole(form=form, out=Console(quiet=True) if join().rank else console()) as screen:
             yield screen
     except KeyboardInterrupt:
         is_saved = (folder / "meta.json").is_file()

@@ -150,6 +150,8 @@ class Train(Settings):
     """What each of several ranks (`torchrun`) holds: everything, or its part of every weight."""
     reference_every: int | None = Field(default=None, ge=1)
     """Copy the policy to the reference every N steps; None: the reference stays the first policy."""
+    ranks: Literal["replicas", "sharded"] = "replicas"
+    """What each rank of `torchrun` holds: the whole model, or its shard of it."""
 
 
 class Sft(Settings):

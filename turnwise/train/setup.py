@@ -29,6 +29,7 @@ from turnwise.runs.checkpoints import is_checkpoint, policy_folder, require_whol
 from turnwise.sources.chats import chat_groups
 from turnwise.sources.demonstrations import expert_groups
 from turnwise.sources.imitation import Imitation, require_sft
+from turnwise.torch_ranks import own_device
 from turnwise.words import counted
 
 _DOCTOR_SEEDS, _DOCTOR_SECONDS = 2, 10.0
@@ -38,12 +39,12 @@ _NOTICED = 1.0
 
 
 def choose_device(recipe: Recipe) -> str:
-    """The recipe's device; auto uses a GPU if there is one."""
+    """The recipe's device; auto uses a GPU if there is one, and each rank its own."""
     if recipe.device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return own_device("cuda" if torch.cuda.is_available() else "cpu")
     if recipe.device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"device is {recipe.device!r} but torch sees no GPU; use device=cpu, or fix the driver")
-    return recipe.device
+    return own_device(recipe.device)
 
 
 def load_policies(recipe: Recipe, checkpoint: Path | None = None) -> dict[str, TextPolicy]:
@@ -193,15 +194,17 @@ def make_imitation(
     return imitation
 
 
-def circumstances(device: str) -> dict[str, str]:
+def circumstances(device: str, *, ranks: int = 1) -> dict[str, str | int]:
     """What must match for two runs to be equal bit for bit, besides the recipe and the number of threads."""
-    return {"turnwise": __version__, "torch": torch.__version__, "device": device, **describe_arithmetic()}
+    device = device if ranks == 1 else device.partition(":")[0]
+    software: dict[str, str | int] = {"turnwise": __version__, "torch": torch.__version__, "device": device}
+    return {**software, **describe_arithmetic(), "ranks": ranks}
 
 
-def describe_run(recipe: Recipe) -> Mapping[str, Any]:
+def describe_run(recipe: Recipe, *, ranks: int = 1) -> Mapping[str, Any]:
     """What `meta.json` records about machine and software."""
     return {
-        **circumstances(choose_device(recipe)),
+        **circumstances(choose_device(recipe), ranks=ranks),
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),

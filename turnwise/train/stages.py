@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from turnwise.evaluate.evaluation import evaluate
 from turnwise.exactness import changed_circumstances
 from turnwise.learn.schedule import find_jump
 from turnwise.policy.text import TextPolicy
+from turnwise.ranks import Ranks, on_first
 from turnwise.recipe.checks import find_doubts
 from turnwise.recipe.loading import differences, load_recipe
 from turnwise.recipe.schema import Recipe, Train
@@ -29,6 +30,7 @@ from turnwise.runs.settings import CONFIG, META
 from turnwise.sources.imitation import Imitation, sft_recipe
 from turnwise.sources.played import plays_in_lockstep
 from turnwise.sources.player import Player
+from turnwise.torch_ranks import join
 from turnwise.train.casting import make_cast, require_seats
 from turnwise.train.setup import (
     choose_device,
@@ -58,8 +60,8 @@ FIXED = ("seed", "model", "env", "algorithm", "sft", "source", "policies", "seat
 
 def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = None) -> dict[str, Any]:
     """Train from the beginning into a new folder. Checks everything before making the folder."""
-    folder, console = Path(folder), console or _default_console()
-    require_sound_env(recipe, note=console.note)
+    folder, console, ranks = Path(folder), console or _default_console(), join()
+    on_first(ranks, lambda: require_sound_env(recipe, note=console.note))
     require_seats(recipe)
     require_loggers(recipe)
     policies = load_policies(recipe)
@@ -67,45 +69,46 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
     require_engine(recipe, policies)
     imitation = None
     if recipe.sft is not None:
-        imitation = _imitation(recipe, policies, console)
+        imitation = _imitation(recipe, policies, console, ranks)
     _note_unsigned(recipe, console)
-    run = RunFolder.create(folder, _plain(recipe), describe_run(recipe))
-    with run.claim(), _removed_if_empty(folder):
+    run = _create(folder, recipe, ranks)
+    with _claimed(run, ranks), _removed_if_empty(folder, ranks):
         if imitation is None:
-            return _reinforce(recipe, run, console=console, policies=policies)
+            return _reinforce(recipe, run, console=console, ranks=ranks, policies=policies)
         stage = sft_recipe(recipe, steps=imitation.steps)
-        stage_run = RunFolder.create(folder / SFT, _plain(stage), describe_run(stage))
-        summary = _imitate(stage, stage_run, policies, imitation, console=console)
-        return _after_imitation(summary, recipe, run, console=console)
+        stage_run = _create(folder / SFT, stage, ranks)
+        summary = _imitate(stage, stage_run, policies, imitation, console=console, ranks=ranks)
+        return _after_imitation(summary, recipe, run, console=console, ranks=ranks)
 
 
 def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = None) -> dict[str, Any]:
     """The imitation stage alone, in a separate folder."""
-    folder, console = Path(folder), console or _default_console()
-    require_sound_env(recipe, note=console.note)
+    folder, console, ranks = Path(folder), console or _default_console(), join()
+    on_first(ranks, lambda: require_sound_env(recipe, note=console.note))
     policies = load_policies(recipe)
     require_templates(recipe, policies)
     require_engine(recipe, policies)
-    imitation = _imitation(recipe, policies, console)
+    imitation = _imitation(recipe, policies, console, ranks)
     _note_unsigned(recipe, console)
     stage = sft_recipe(recipe, steps=imitation.steps)
-    run = RunFolder.create(folder, _plain(stage), describe_run(stage))
-    with _removed_if_empty(folder):
-        return _shown(_imitate(stage, run, policies, imitation, console=console), console)
+    run = _create(folder, stage, ranks)
+    with _removed_if_empty(folder, ranks):
+        return _shown(_imitate(stage, run, policies, imitation, console=console, ranks=ranks), console)
 
 
 def resume(
     folder: str | Path, *, console: RunConsole | None = None, overrides: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Resume from the newest complete checkpoint, in whichever stage the run stopped."""
-    folder, console = Path(folder), console or _default_console()
+    folder, console, ranks = Path(folder), console or _default_console(), join()
     run = RunFolder.open(folder)
-    with run.claim():
+    with _claimed(run, ranks):
         before, recipe = (load_recipe(folder / CONFIG, changes) for changes in (None, overrides))
-        sign(folder / CONFIG, (folder / CONFIG).read_bytes(), run.config)  # resuming makes it this user's run
+        if ranks.rank == 0:
+            sign(folder / CONFIG, (folder / CONFIG).read_bytes(), run.config)  # resuming makes it this user's run
         _require_same_run(before, recipe)
         _require_more_steps(run, before, recipe)
-        now = circumstances(choose_device(recipe))
+        now = circumstances(choose_device(recipe), ranks=ranks.size)
         # An environment that is gone must not cost the old recipe.
         close_quietly(recipe.env.source().build())
         torch.set_num_threads(run.circumstance("threads", int))  # the order of sums affects rounding
@@ -114,13 +117,13 @@ def resume(
         if changes := differences(before, recipe):
             console.note("changed: " + ", ".join(changes))
         if recipe.stage == "imitation":
-            return _shown(_resume_imitation(recipe, folder, console=console), console)
-        if recipe.sft is not None and not _is_finished(folder / SFT):
-            if changes:  # reinforcement, which would keep them, may not begin today
+            return _shown(_resume_imitation(recipe, folder, console=console, ranks=ranks), console)
+        if recipe.sft is not None and not on_first(ranks, lambda: _is_finished(folder / SFT)):
+            if changes and ranks.rank == 0:  # reinforcement, which would keep them, may not begin today
                 run.begin(_plain(recipe), command=sys.argv, changes=changes)
-            summary = _resume_imitation(recipe, folder / SFT, console=console)
-            return _after_imitation(summary, recipe, run, console=console)
-        return _reinforce(recipe, run, console=console)
+            summary = _resume_imitation(recipe, folder / SFT, console=console, ranks=ranks)
+            return _after_imitation(summary, recipe, run, console=console, ranks=ranks)
+        return _reinforce(recipe, run, console=console, ranks=ranks)
 
 
 def evaluate_model(
@@ -137,6 +140,7 @@ def evaluate_model(
         engine=recipe.engine,
         seed=recipe.seed,
         lockstep=plays_in_lockstep(recipe),
+        ranks=join(),
     )
     try:
         prefixes = {name: f"{name}/" if len(sources) > 1 else "" for name in sources}
@@ -157,60 +161,95 @@ def _note_unsigned(recipe: Recipe, console: RunConsole) -> None:
         console.note(reason)
 
 
+def _create(folder: Path, recipe: Recipe, ranks: Ranks) -> RunFolder:
+    """A new run folder: rank 0 makes it, and the others open it."""
+    on_first(ranks, lambda: RunFolder.create(folder, _plain(recipe), describe_run(recipe, ranks=ranks.size)) and None)
+    return RunFolder.open(folder)
+
+
 @contextmanager
-def _removed_if_empty(folder: Path) -> Iterator[None]:
+def _claimed(run: RunFolder, ranks: Ranks) -> Iterator[None]:
+    """Rank 0 is the run's only writer; the others begin to read when it has removed what a killed run left."""
+    with run.claim() if ranks.rank == 0 else nullcontext():
+        ranks.broadcast(None)
+        yield
+
+
+@contextmanager
+def _removed_if_empty(folder: Path, ranks: Ranks) -> Iterator[None]:
     """Remove the folder of a new run that fails before recording anything, so that it does not block a retry."""
     try:
         yield
     except Exception:
         journals = [stage / f"{name}.jsonl" for stage in (folder, folder / SFT) for name in JOURNALS]
-        if (folder / META).is_file() and not any(file.exists() and file.stat().st_size for file in journals):
+        if (
+            ranks.rank == 0
+            and (folder / META).is_file()
+            and not any(file.exists() and file.stat().st_size for file in journals)
+        ):
             shutil.rmtree(folder)
         raise
 
 
-def _imitation(recipe: Recipe, policies: Mapping[str, TextPolicy], console: RunConsole) -> Imitation:
+def _imitation(recipe: Recipe, policies: Mapping[str, TextPolicy], console: RunConsole, ranks: Ranks) -> Imitation:
+    """What imitation learns from: rank 0 makes it, because experts and environments need not repeat themselves."""
     (policy,) = policies.values()  # a recipe with several has no imitation
-    return make_imitation(recipe, make_renderer(recipe, policy), room=policy.room, note=console.note)
+    renderer = make_renderer(recipe, policy)
+    return on_first(ranks, lambda: make_imitation(recipe, renderer, room=policy.room, note=console.note))
 
 
 def _imitate(
-    stage: Recipe, run: RunFolder, policies: Mapping[str, TextPolicy], imitation: Imitation, *, console: RunConsole
+    stage: Recipe,
+    run: RunFolder,
+    policies: Mapping[str, TextPolicy],
+    imitation: Imitation,
+    *,
+    console: RunConsole,
+    ranks: Ranks,
 ) -> dict[str, Any]:
     """Start the imitation stage, or continue it where its folder has a checkpoint."""
-    with run.claim():
-        checkpoint = _newest(run)
+    with _claimed(run, ranks):
+        checkpoint = _newest(run, ranks)
         done = 0 if checkpoint is None else _step_of(checkpoint)
         console.started(stage, run.path, _caveats(stage, run, checkpoint), done=done)
-        return Trainer(stage, run, policies, console=console, imitation=imitation, checkpoint=checkpoint).run()
+        return Trainer(
+            stage, run, policies, console=console, imitation=imitation, checkpoint=checkpoint, ranks=ranks
+        ).run()
 
 
-def _resume_imitation(recipe: Recipe, folder: Path, *, console: RunConsole) -> dict[str, Any]:
-    run = RunFolder.open(folder) if (folder / META).is_file() else None
-    policies = load_policies(recipe, None if run is None else _newest(run))
-    imitation = _imitation(recipe, policies, console)
+def _resume_imitation(recipe: Recipe, folder: Path, *, console: RunConsole, ranks: Ranks) -> dict[str, Any]:
+    is_there = on_first(ranks, lambda: (folder / META).is_file())
+    run = RunFolder.open(folder) if is_there else None
+    policies = load_policies(recipe, None if run is None else _newest(run, ranks))
+    imitation = _imitation(recipe, policies, console, ranks)
     stage = sft_recipe(recipe, steps=imitation.steps)
-    run = run or RunFolder.create(folder, _plain(stage), describe_run(stage))
-    return _imitate(stage, run, policies, imitation, console=console)
+    run = run or _create(folder, stage, ranks)
+    return _imitate(stage, run, policies, imitation, console=console, ranks=ranks)
 
 
 def _reinforce(
-    recipe: Recipe, run: RunFolder, *, console: RunConsole, policies: Mapping[str, TextPolicy] | None = None
+    recipe: Recipe,
+    run: RunFolder,
+    *,
+    console: RunConsole,
+    ranks: Ranks,
+    policies: Mapping[str, TextPolicy] | None = None,
 ) -> dict[str, Any]:
     """Start or continue the reinforcement stage."""
-    checkpoint = _newest(run)
-    policies = policies or _load_stage(recipe, run, checkpoint)
+    checkpoint = _newest(run, ranks)
+    policies = policies or _load_stage(recipe, run, checkpoint, ranks)
     done = 0 if checkpoint is None else _step_of(checkpoint)
     warnings = [*_doubts(recipe, policies), *_caveats(recipe, run, checkpoint)]
     console.started(recipe, run.path, warnings, done=done)
-    return _shown(Trainer(recipe, run, policies, console=console, checkpoint=checkpoint).run(), console)
+    trainer = Trainer(recipe, run, policies, console=console, checkpoint=checkpoint, ranks=ranks)
+    return _shown(trainer.run(), console)
 
 
-def _load_stage(recipe: Recipe, run: RunFolder, checkpoint: Path | None) -> dict[str, TextPolicy]:
+def _load_stage(recipe: Recipe, run: RunFolder, checkpoint: Path | None, ranks: Ranks) -> dict[str, TextPolicy]:
     """The policies of reinforcement: as a checkpoint has them, else as imitation left them."""
     if recipe.sft is None:
         return load_policies(recipe, checkpoint)
-    imitated = _newest(RunFolder.open(run.path / SFT))
+    imitated = _newest(RunFolder.open(run.path / SFT), ranks)
     return {POLICY: load_policy(recipe, imitated if checkpoint is None or recipe.model.lora else checkpoint)}
 
 
@@ -223,16 +262,18 @@ def _doubts(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _after_imitation(summary: dict[str, Any], recipe: Recipe, run: RunFolder, *, console: RunConsole) -> dict[str, Any]:
+def _after_imitation(
+    summary: dict[str, Any], recipe: Recipe, run: RunFolder, *, console: RunConsole, ranks: Ranks
+) -> dict[str, Any]:
     if summary["status"] != "finished":
         return _shown(summary, console)
     console.note("imitation is done, reinforcement follows")
-    return _reinforce(recipe, run, console=console)
+    return _reinforce(recipe, run, console=console, ranks=ranks)
 
 
 def _default_console() -> RunConsole:
     """One line per step on standard output; only the caller knows whether a live table suits the terminal."""
-    return RunConsole(form="plain", out=Console())
+    return RunConsole(form="plain", out=Console(quiet=join().rank != 0))
 
 
 def _shown(summary: dict[str, Any], console: RunConsole) -> dict[str, Any]:
@@ -240,9 +281,9 @@ def _shown(summary: dict[str, Any], console: RunConsole) -> dict[str, Any]:
     return summary
 
 
-def _newest(run: RunFolder) -> Path | None:
+def _newest(run: RunFolder, ranks: Ranks) -> Path | None:
     """The newest complete checkpoint; None only if the run has not begun."""
-    checkpoint = run.checkpoints.latest()
+    checkpoint = on_first(ranks, run.checkpoints.latest)
     if checkpoint is None and (run.checkpoints.steps() or run.metrics.size):
         raise ValueError(
             f"{run.path} has no complete checkpoint to resume from; start it again with: "

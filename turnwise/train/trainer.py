@@ -18,7 +18,7 @@ from turnwise.console.screen import RunConsole
 from turnwise.guard.guard import Verdict
 from turnwise.learn.token_ledger import write_tokens
 from turnwise.policy.text import TextPolicy
-from turnwise.ranks import ALONE, Ranks
+from turnwise.ranks import ALONE, Ranks, on_first
 from turnwise.recipe.loading import plain_differences
 from turnwise.recipe.schema import Log, Recipe
 from turnwise.recipe.seating import trained_policies
@@ -64,6 +64,8 @@ class Trainer:
         """Every rank has its own policies and a console; only rank 0 writes to the run folder."""
         self.recipe, self.run_folder, self.console, self.ranks = recipe, run, console, ranks
         self._writes = ranks.rank == 0
+        if recipe.train.ranks == "sharded":
+            raise ValueError("train.ranks=sharded is not built yet; use replicas")
         if ranks.size > 1 and recipe.algorithm.max_lag:
             raise ValueError("several ranks cannot play ahead yet; set algorithm.max_lag=0")
         self.progress = Progress()
@@ -103,7 +105,7 @@ class Trainer:
                     self._fill_pools(afresh=True)
                     self._evaluate(samples="before")
                 while self.status == "running" and self.progress.step < self.recipe.train.steps:
-                    if self.ranks.broadcast(interrupts.requested):
+                    if any(self.ranks.gather(interrupts.requested)):
                         self.status = "interrupted"
                     else:
                         self._step()
@@ -320,7 +322,8 @@ class Trainer:
 
     def _finish(self) -> dict[str, Any]:
         self.status = "finished" if self.status == "running" else self.status
-        if self.status == "interrupted" and self.progress.step not in self.run_folder.checkpoints.steps():
+        is_saved = on_first(self.ranks, lambda: self.progress.step in self.run_folder.checkpoints.steps())
+        if self.status == "interrupted" and not is_saved:
             self._save(may_turn_out_good=False)  # the user's stop must not change what the guard restores
         if self.status == "finished" and self.progress.faults.failures and not self.progress.faults.answered:
             self._give_up()
