@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import reduce
@@ -11,7 +11,7 @@ from operator import add
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from turnwise.algorithm import Algorithm, Loss, Need, apply_filters, compute_credit, compute_loss, make_scale
 from turnwise.algorithm.parts import facts
@@ -76,10 +76,10 @@ class Learner:
         self.reference = reference
         if row.needs_reference and reference is None:
             self.reference = policy.make_reference()
-        self.optimizer = Optimizer(policy.trainable(), betas=settings.betas, weight_decay=settings.weight_decay)
+        self.optimizer = self._adam(policy.trainable(), weight_decay=settings.weight_decay)
         self.critic_optimizer = None
         if self.critic is not None:
-            self.critic_optimizer = Optimizer(self.critic.trainable(), betas=settings.betas, weight_decay=0.0)
+            self.critic_optimizer = self._adam(self.critic.trainable(), weight_decay=0.0)
         self.scale = make_scale(row)
         self.updates = 0
         """Optimiser steps so far; the critic's warm-up uses it."""
@@ -239,6 +239,18 @@ class Learner:
             collision_T=none_T,
             reference_kl_T=none_T,
             reverse_kl_T=none_T,
+        )
+
+    def _adam(self, parameters: Mapping[str, nn.Parameter], *, weight_decay: float) -> Optimizer:
+        settings = self.settings
+        return Optimizer(
+            parameters,
+            betas=settings.betas,
+            weight_decay=weight_decay,
+            masters=settings.masters,
+            moments=settings.moments,
+            offload=settings.offload,
+            seed=self.seed,
         )
 
     def _step(self, step: int, scale: Scale | None) -> None:
