@@ -120,6 +120,15 @@ class Learner:
         tokens, temperature = self.settings.micro_tokens, self.temperature
         return score_in_parts(policy or self.policy, batch, tokens=tokens, temperature=temperature)
 
+    def free_gradients(self) -> None:
+        """Give back their memory until the next step."""
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
+
+    @property
+    def _optimizers(self) -> list[Optimizer]:
+        return [each for each in (self.optimizer, self.critic_optimizer) if each is not None]
+
     # Scoring: exactly what the row needs before the first optimiser step.
 
     @torch.no_grad()
@@ -160,11 +169,9 @@ class Learner:
 
     def _update(self, batch: TokenBatch, step: int, number: int, allows: Allows | None) -> Update:
         counts = Counts.of(batch).over_ranks(self.ranks.reduce)
-        optimizers = [each for each in (self.optimizer, self.critic_optimizer) if each is not None]
-        for optimizer in optimizers:
-            optimizer.zero_grad()
+        self.free_gradients()
         losses = self._together(lambda: self._backward(batch, counts))
-        for optimizer in optimizers:
+        for optimizer in self._optimizers:
             optimizer.sum_gradients(self.ranks)
         scale = None if self.scale is None else self.scale.finish(self.ranks.reduce)
         before = scale.value if scale is not None and scale.apply == "gradient" else 1.0

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from turnwise.learn.adam import Piece, Step
 
-_STREAMS = 3
+STREAMS = 3
 """One piece comes while another is stepped and a third goes."""
 
 
@@ -34,7 +34,7 @@ def step_offloaded(work: Iterable[tuple[Piece, Step]], take_step: Callable[[Piec
     for stream in streams:
         stream.wait_stream(here)
     for number, (piece, step) in enumerate(work):
-        stream, buffers = streams[number % _STREAMS], staged[number % _STREAMS]
+        stream, buffers = streams[number % STREAMS], staged[number % STREAMS]
         with torch.cuda.stream(stream):
             kept = {name: _staging(buffers, name, host, piece.weight) for name, host in piece.kept.items()}
             _copy(piece.kept, kept)
@@ -47,7 +47,7 @@ def step_offloaded(work: Iterable[tuple[Piece, Step]], take_step: Callable[[Piec
 @cache
 def _streams() -> list[torch.cuda.Stream]:
     """Always the same ones: memory that a stream has freed is for that stream alone."""
-    return [torch.cuda.Stream() for _ in range(_STREAMS)]
+    return [torch.cuda.Stream() for _ in range(STREAMS)]
 
 
 def _staging(buffers: dict[str, Tensor], name: str, host: Tensor, weight: Tensor) -> Tensor:
