@@ -30,7 +30,6 @@ from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention, silu
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen2Config
 
-from turnwise.algorithm import Algorithm
 from turnwise.batch import TokenBatch
 from turnwise.engine.contract import SamplingParams
 from turnwise.engine.torch_engine import TorchEngine
@@ -92,15 +91,10 @@ class Way:
         parts += [] if self.checkpointing else ["no checkpointing"]
         return ", ".join(parts + (["compiled"] if self.compiled else []))
 
-    def row(self) -> Algorithm:
-        """One update on the whole batch."""
-        changes: dict[str, Any] = {"preset": self.algorithm, "minibatches": 1, "epochs": 1}
-        if not self.reference:
-            changes["regularizers"] = []
-        return Algorithm.of(changes)
-
     def recipe(self, size: Size, folder: str) -> Recipe:
-        """What `turnwise train` would be given."""
+        """What `turnwise train` would be given: one update on the whole batch."""
+        row: dict[str, Any] = {"preset": self.algorithm, "minibatches": 1, "epochs": 1}
+        row |= {} if self.reference else {"regularizers": []}
         rollout = {"episodes": size.sessions, "max_turns": TURNS, "max_tokens": size.turn_tokens}
         train = {"masters": self.masters, "moments": self.moments, "offload": self.offload, "critic": "shared"}
         return load_recipe(
@@ -111,7 +105,7 @@ class Way:
                 "rollout": {**rollout, "context": size.length},
                 "engine": {"memory_gib": size.engine_gib, "options": {"release": True}},
                 "train": {**train, "micro_tokens": size.sessions * size.length, "learning_rate": 1e-6, "steps": 10},
-                "algorithm": self.row().model_dump(mode="json"),
+                "algorithm": row,
             },
         )
 
@@ -385,12 +379,12 @@ def print_line(way: Way, found: Found, size: Size, rate: float, predicted: int) 
 
 def learning(size: Size, ways: Sequence[Way], rate: float) -> None:
     """Every way on the same weights; a way that fails does not end the others."""
-    model, compiled = make_model(size), False
+    model = make_model(size)
     print(f"\n{HEADER}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         size.config.save_pretrained(folder)
         for way in ways:
-            recipe, compiled = way.recipe(size, folder), compiled or way.compiled
+            recipe = way.recipe(size, folder)
             memory = memory_by_part(recipe, size.length, size.device)
             try:
                 model.gradient_checkpointing_disable()
