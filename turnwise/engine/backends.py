@@ -15,6 +15,7 @@ from turnwise.engine.memory import CacheShape, SlotCache
 from turnwise.engine.runners import make_runner
 from turnwise.engine.sampling import counter_uniform, draw, most_likely, needs_restriction, restrict
 from turnwise.engine.session import Request
+from turnwise.residual_stream import widen_residual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +54,14 @@ class Backend(Protocol):
         """What has been sampled; with `wait`, everything that was launched."""
         ...
 
+    def release(self) -> None:
+        """Free the memory of keys and values, if nothing is being sampled."""
+        ...
+
 
 def make_backend(model: PreTrainedModel, *, capacity: int, slots: Callable[[CacheShape], int]) -> Backend:
     """The backend for the device that the model is on."""
+    widen_residual(model)
     if model.device.type == "cuda":
         from turnwise.engine.cuda_backend import CudaBackend, suits
 
@@ -103,6 +109,9 @@ class TorchBackend:
     def collect(self, *, wait: bool) -> list[Sampled]:
         sampled, self._sampled = self._sampled, []
         return sampled
+
+    def release(self) -> None:
+        self.cache.release()
 
     def _sample(self, logits_BV: Tensor, requests: Sequence[Request], version: int) -> None:
         slot_B = torch.tensor([request.slot for request in requests])

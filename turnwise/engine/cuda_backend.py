@@ -100,6 +100,12 @@ class CudaBackend:
         landed, self._landed = self._landed, []
         return landed
 
+    def release(self) -> None:
+        # Graphs hold addresses in the cache: they are captured again when they are next needed.
+        self._graphs.clear()
+        self.cache.release()
+        torch.cuda.empty_cache()
+
     def _upload_settings(self) -> None:
         if self._settings_changed:
             self._seed_S.copy_(self._host_seed_S)
@@ -185,7 +191,7 @@ class _Graph:
     """A captured decode step for up to `size` slots."""
 
     def __init__(self, size: int, backend: CudaBackend) -> None:
-        device, self._scratch = backend.cache.keys[0].device, backend.cache.scratch
+        device, self._scratch = backend.cache.device, backend.cache.scratch
         self._slot_B = torch.full((size,), self._scratch, dtype=torch.long, device=device)
         self._slots: list[int] = []
         self.id_B = torch.zeros(size, dtype=torch.long, device=device)
@@ -264,7 +270,7 @@ class _FusedModel:
     def _run(
         self, id_N: Tensor, slot_N: Tensor, position_N: Tensor, attend: Callable[[Tensor, Tensor, Tensor], Tensor]
     ) -> Tensor:
-        x, residual = embedding(id_N, self._embed.weight), None
+        x, residual = embedding(id_N, self._embed.weight).float(), None  # see residual_stream.py
         for number, layer in enumerate(self._layers):
             norm = layer.input_layernorm
             normed, residual = kernels.add_norm(x, residual, norm.weight, norm.variance_epsilon)

@@ -12,33 +12,25 @@ from torch import Tensor
 
 
 @triton.jit
-def _norm(x, weight, width, eps, dtype: tl.constexpr):
-    """RMS norm of a row in float32, rounded before the weight is applied."""
-    scaled = x * tl.rsqrt(tl.sum(x * x, axis=0) / width + eps)
-    return (scaled.to(dtype).to(tl.float32) * weight).to(dtype)
-
-
-@triton.jit
 def _add_norm_kernel(
     x_ptr, residual_ptr, weight_ptr, out_ptr, sum_ptr, width, eps, ADD: tl.constexpr, BLOCK: tl.constexpr
 ):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
-    dtype: tl.constexpr = x_ptr.dtype.element_ty
     x = tl.load(x_ptr + row * width + column, mask=inside, other=0.0).to(tl.float32)
     if ADD:
-        x += tl.load(residual_ptr + row * width + column, mask=inside, other=0.0).to(tl.float32)
-        x = x.to(dtype).to(tl.float32)
-        tl.store(sum_ptr + row * width + column, x.to(dtype), mask=inside)
+        x += tl.load(residual_ptr + row * width + column, mask=inside, other=0.0)
+        tl.store(sum_ptr + row * width + column, x, mask=inside)
     weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out_ptr + row * width + column, _norm(x, weight, width, eps, dtype), mask=inside)
+    normed = x * tl.rsqrt(tl.sum(x * x, axis=0) / width + eps) * weight
+    tl.store(out_ptr + row * width + column, normed.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 def add_norm(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """(norm(x + residual), x + residual) in one pass over the rows."""
-    out = torch.empty_like(x)
-    total = x if residual is None else torch.empty_like(x)
+    """(norm(x + residual), x + residual) in one pass over the rows; the sum stays in float32."""
+    out = torch.empty_like(x, dtype=weight.dtype)
+    total = x if residual is None else torch.empty_like(residual)
     width = x.shape[-1]
     _add_norm_kernel[(x.shape[0],)](
         x, x if residual is None else residual, weight, out, total, width, eps,

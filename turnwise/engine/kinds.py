@@ -63,5 +63,5 @@ def _torch_engine(setup: EngineSetup, options: Options) -> TorchEngine:
     )
 
 
-_TORCH_OPTIONS = ("max_batch", "chunk_tokens", "share_prompts", "recompute")
+_TORCH_OPTIONS = ("max_batch", "chunk_tokens", "share_prompts", "recompute", "release")
 ENGINES: dict[str, Callable[[Sequence[EngineSetup], Options], Engines]] = {"torch": _torch_engines}

@@ -26,10 +26,23 @@ class SlotCache:
     """Keys and values per layer, `[slots + 1, kv_heads, capacity, head_dim]`; the last slot is scratch for padding."""
 
     def __init__(self, shape: CacheShape, *, slots: int, capacity: int, device: torch.device) -> None:
-        self.slots, self.capacity = slots, capacity
-        size = (slots + 1, shape.kv_heads, capacity, shape.head_dim)
-        self.keys = [torch.zeros(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
-        self.values = [torch.zeros(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
+        self.slots, self.capacity, self.device, self._shape = slots, capacity, device, shape
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        self.restore()
+
+    def release(self) -> None:
+        """Free the memory; `restore` before the next use."""
+        self.keys, self.values = [], []
+
+    def restore(self) -> None:
+        """Take memory, unless it has it; what was stored is gone."""
+        if not self.keys:
+            size = (self.slots + 1, self._shape.kv_heads, self.capacity, self._shape.head_dim)
+            self.keys, self.values = (
+                [torch.zeros(size, dtype=self._shape.dtype, device=self.device) for _ in range(self._shape.layers)]
+                for _ in range(2)
+            )
 
     @property
     def scratch(self) -> int:

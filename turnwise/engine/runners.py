@@ -20,6 +20,7 @@ from turnwise.model_attention import (
     rounding,
     use_our_attention,
 )
+from turnwise.residual_stream import LLAMA_FAMILY
 
 
 class Runner(Protocol):
@@ -34,9 +35,6 @@ class Runner(Protocol):
     def logits(self, hidden_B: Tensor) -> Tensor:
         """Next-token logits of some of them."""
         ...
-
-
-LLAMA_FAMILY = frozenset({"llama", "qwen2", "qwen3", "mistral"})
 
 
 def make_runner(model: PreTrainedModel, capacity: int) -> Runner:
@@ -90,7 +88,7 @@ class LlamaRunner:
         self._kind = Kind(scale=self._layers[0].self_attn.scaling)
 
     def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
-        x = functional.embedding(id_N, self._embed.weight)
+        x = functional.embedding(id_N, self._embed.weight).float()  # see residual_stream.py
         cosine, sine = self._rotary(x[None], position_N[None])
         cosine, sine = cosine[0, :, None], sine[0, :, None]
         for number, layer in enumerate(self._layers):
@@ -127,11 +125,12 @@ def head_logits(head: Any, hidden_B: Tensor) -> Tensor:
 
 
 def rms_norm(module: Any, x: Tensor) -> Tensor:
-    """x / rms(x), rounded to the model's precision before the weight, as transformers does."""
-    if x.dtype == torch.float32:
+    """x / rms(x) in the weight's precision; rounded to that of x before the weight, as transformers does."""
+    if x.dtype == module.weight.dtype == torch.float32:
         return functional.rms_norm(x, (x.shape[-1],), module.weight, module.variance_epsilon)
     wide = x.float()
-    return module.weight * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + module.variance_epsilon)).to(x)
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + module.variance_epsilon)
+    return (module.weight * normed.to(x.dtype)).to(module.weight.dtype)
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

@@ -46,6 +46,7 @@ class TorchEngine:
         seed: int = 0,
         share_prompts: bool = True,
         recompute: bool = False,
+        release: bool = False,
     ) -> None:
         config: Any = model.config.get_text_config()
         limit = int(getattr(config, "max_position_embeddings", 0) or 2048)
@@ -58,7 +59,7 @@ class TorchEngine:
         self._tokenizer = tokenizer
         self._vocabulary = int(config.vocab_size)
         self._max_batch, self._chunk_tokens, self._seed = max_batch, chunk_tokens, seed
-        self._share, self._recompute = share_prompts, recompute
+        self._share, self._recompute, self._releases = share_prompts, recompute, release
         self._backend: Backend = make_backend(
             model, capacity=self.capacity, slots=lambda shape: slots_within(memory_bytes, shape, self.capacity)
         )
@@ -72,12 +73,14 @@ class TorchEngine:
         self.version = 0
         self.counts = {"prefilled": 0, "shared": 0, "sampled": 0, "evicted": 0}
         """Tokens run as prompt, tokens copied from an equal prompt, tokens sampled; sessions that lost their slot."""
+        self._rest()
 
     def submit(
         self, session: str, new_ids: Sequence[int], params: SamplingParams, done: Callable[[Completion], None]
     ) -> None:
         """Queue a request; `step` calls `done` when it ends."""
         self._check(session, new_ids, params)
+        self._backend.cache.restore()
         state = self._sessions.setdefault(session, Session(name=session, seed=session_seed(self._seed, session)))
         state.ids.extend(new_ids)
         # Rerun at least one token even if nothing is new: sampling needs its logits.
@@ -121,6 +124,13 @@ class TorchEngine:
         if state.request is not None:
             self._end(state.request, Finish.CANCELLED)
         self._release(state)
+        self._rest()
+
+    def _rest(self) -> None:
+        """With `release`, give the memory of keys and values to the learner while no session is open."""
+        if self._releases and not self._sessions:
+            self._deliver(self._backend.collect(wait=True))
+            self._backend.release()
 
     def _check(self, session: str, new_ids: Sequence[int], params: SamplingParams) -> None:
         state = self._sessions.get(session)

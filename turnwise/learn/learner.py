@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import reduce
@@ -11,7 +11,7 @@ from operator import add
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from turnwise.algorithm import Algorithm, Loss, Need, apply_filters, compute_credit, compute_loss, make_scale
 from turnwise.algorithm.parts import facts
@@ -68,7 +68,7 @@ class Learner:
         require_provided(row, policy.provides)
         sharded = settings.ranks == "sharded" and ranks.size > 1
         if sharded:
-            require_provided(row, policy.provides - {Need.GRADIENT}, why="sharded ranks have only parts of it")
+            _require_shardable(row, policy, settings)
         self.name = name
         """The policy whose turns it learns from."""
         self.policy, self.row, self.settings, self.needs = policy, row, settings, row.needs
@@ -83,10 +83,10 @@ class Learner:
         """The ranks that must make equal numbers of passes."""
         if sharded:
             policy.shard(self.critic, self.reference)
-        self.optimizer = Optimizer(policy.trainable(), betas=settings.betas, weight_decay=settings.weight_decay)
+        self.optimizer = self._adam(policy.trainable(), weight_decay=settings.weight_decay)
         self.critic_optimizer = None
         if self.critic is not None:
-            self.critic_optimizer = Optimizer(self.critic.trainable(), betas=settings.betas, weight_decay=0.0)
+            self.critic_optimizer = self._adam(self.critic.trainable(), weight_decay=0.0)
         self.scale = make_scale(row)
         self.updates = 0
         """Optimiser steps so far; the critic's warm-up uses it."""
@@ -128,6 +128,21 @@ class Learner:
         return score_in_parts(
             policy or self.policy, batch, tokens=tokens, temperature=temperature, in_step=self._in_step
         )
+
+    def renew_reference(self, reference: Any) -> None:
+        """Stay near another policy from now on."""
+        if self._in_step.size > 1:
+            reference.shard(self.policy.device)
+        self.reference = reference
+
+    def free_gradients(self) -> None:
+        """Give back their memory until the next step."""
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
+
+    @property
+    def _optimizers(self) -> list[Optimizer]:
+        return [each for each in (self.optimizer, self.critic_optimizer) if each is not None]
 
     # Scoring: exactly what the row needs before the first optimiser step.
 
@@ -171,11 +186,9 @@ class Learner:
 
     def _update(self, batch: TokenBatch, step: int, number: int, allows: Allows | None) -> Update:
         counts = Counts.of(batch).over_ranks(self.ranks.reduce)
-        optimizers = [each for each in (self.optimizer, self.critic_optimizer) if each is not None]
-        for optimizer in optimizers:
-            optimizer.zero_grad()
+        self.free_gradients()
         losses = self._together(lambda: self._backward(batch, counts))
-        for optimizer in optimizers:
+        for optimizer in self._optimizers:
             optimizer.sum_gradients(self.ranks)
         scale = None if self.scale is None else self.scale.finish(self.ranks.reduce)
         before = scale.value if scale is not None and scale.apply == "gradient" else 1.0
@@ -267,6 +280,18 @@ class Learner:
             reverse_kl_T=none_T,
         )
 
+    def _adam(self, parameters: Mapping[str, nn.Parameter], *, weight_decay: float) -> Optimizer:
+        settings = self.settings
+        return Optimizer(
+            parameters,
+            betas=settings.betas,
+            weight_decay=weight_decay,
+            masters=settings.masters,
+            moments=settings.moments,
+            offload=settings.offload,
+            seed=self.seed,
+        )
+
     def _step(self, step: int, scale: Scale | None) -> None:
         with self.hold():
             if self.updates >= self.row.critic.warmup or self.critic is None:
@@ -314,6 +339,12 @@ def require_provided(
     """ValueError, naming the part, if a row needs something that is not provided."""
     for need in sorted(row.needs & _FROM_LEARNER - provided):
         raise ValueError(_unmet(row, need, why))
+
+
+def _require_shardable(row: Algorithm, policy: Policy, settings: Train) -> None:
+    require_provided(row, policy.provides - {Need.GRADIENT}, why="sharded ranks have only parts of it")
+    if settings.moments == "int8":
+        raise ValueError("train.moments=int8 does not work with train.ranks=sharded; use bf16")
 
 
 def _unmet(row: Algorithm, need: Need, why: str) -> str:

@@ -1,107 +1,237 @@
-"""AdamW with full-precision steps whatever the weights' dtype, and state as named tensors."""
+"""AdamW that keeps a single-precision weight in as little memory as you ask for, and its state as named tensors.
+
+It steps weight by weight, in pieces, and never copies gradients. The recipe's `train.masters`, `moments` and `offload`
+say how the state is kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from turnwise.policy.sharding import is_sharded, local
+from turnwise.learn.adam import Piece, Step, read_master, read_moment, take_step
+from turnwise.learn.encodings import BLOCK, encode_signed, encode_square, random_key, split
+from turnwise.learn.offload import pinned, step_offloaded
+from turnwise.policy.sharding import is_sharded, local, rows_of
 from turnwise.ranks import ALONE, Ranks
 
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+Masters = Literal["fp32", "residual", "stochastic"]
+Moments = Literal["fp32", "bf16", "int8"]
+Offload = Literal["none", "cpu"]
+PIECE = 2**24
+"""Numbers that are stepped at once where that takes extra memory: on the CPU, and with offloaded state."""
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+_KINDS = ("master", "residual", *_MOMENTS, *(f"{moment}_scale" for moment in _MOMENTS))
+_EPS = 1e-6
 
 
 class Optimizer:
     """AdamW over named parameters.
 
-    Half-precision weights get a single-precision copy that takes the steps: steps of 1e-6 would be rounded away.
+    Steps of 1e-6 would be rounded away in half-precision weights, so these have a `master` in single precision; or a
+    `residual`, the 16 bits that they lack, which is as exact in half the memory; or are rounded by chance.
     """
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], *, betas: tuple[float, float], weight_decay: float
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        *,
+        betas: tuple[float, float],
+        weight_decay: float,
+        masters: Masters = "residual",
+        moments: Moments = "fp32",
+        offload: Offload = "none",
+        seed: int = 0,
     ) -> None:
         self.parameters = dict(parameters)
-        self._masters = {
-            name: nn.Parameter(local(parameter).detach().float(), requires_grad=True)
-            for name, parameter in self.parameters.items()
-            if parameter.dtype != torch.float32 or is_sharded(parameter)
-        }
-        targets = [self._masters.get(name, parameter) for name, parameter in self.parameters.items()]
-        on_cuda = all(target.is_cuda for target in targets)
-        self._adam = torch.optim.AdamW(targets, lr=0.0, betas=betas, weight_decay=weight_decay, fused=on_cuda or None)
+        self._parts = {name: _part_of(parameter) for name, parameter in self.parameters.items()}
+        """What this rank steps: its part of each weight, in the same memory."""
+        self._betas, self._weight_decay, self._seed = betas, weight_decay, seed
+        self._masters, self._moments, self._offload = masters, moments, offload
+        self._counts: dict[str, int] = {}
+        """Steps of each weight that has had a gradient."""
+        self._kept: dict[str, dict[str, Tensor]] = {}
+        for name, parameter in self._parts.items():
+            parameter.data = parameter.data.contiguous()
+            self._kept[name] = self._new_master(parameter)
 
     def zero_grad(self) -> None:
         """Clear the gradients."""
-        for parameter in self.parameters.values():
+        for parameter in (*self.parameters.values(), *self._parts.values()):
             parameter.grad = None
 
     def sum_gradients(self, ranks: Ranks) -> None:
         """Sum the gradients of all ranks, each computed from that rank's tokens."""
         if ranks.size == 1:
             return
-        for parameter in self.parameters.values():
-            if is_sharded(parameter):
-                continue  # the backward pass has summed it
+        for name, parameter in self.parameters.items():
+            if is_sharded(parameter):  # the backward pass has summed it
+                self._parts[name].grad = None if parameter.grad is None else local(parameter.grad)
+                continue
             mine = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             parameter.grad = ranks.reduce(mine)
 
+    @torch.no_grad()
     def clip(self, limit: float, *, scale: float = 1.0, ranks: Ranks = ALONE) -> float:
         """Scale the gradient, clip its norm to the limit, and return the norm between the two."""
-        gradients = [parameter.grad for parameter in self.parameters.values() if parameter.grad is not None]
-        if scale != 1.0:
-            for gradient in gradients:
-                gradient.mul_(scale)
-        if not any(is_sharded(gradient) for gradient in gradients):
-            return float(nn.utils.clip_grad_norm_(self.parameters.values(), limit))
-        norm = _norm_over(ranks, gradients)
-        for gradient in gradients:
-            local(gradient).mul_(min(limit / (norm + 1e-6), 1.0))
-        return norm
+        gradients = {name: part.grad for name, part in self._parts.items() if part.grad is not None}
+        if not gradients:
+            return 0.0
+        for gradient in gradients.values() if scale != 1.0 else ():
+            gradient.mul_(scale)
+        # In single precision: a norm in bf16 has two digits.
+        norms = {name: torch.linalg.vector_norm(each, dtype=torch.float32) for name, each in gradients.items()}
+        total = self._norm_over(ranks, norms)
+        factor = (limit / (total + _EPS)).clamp(max=1.0)
+        if float(factor) != 1.0:  # also if it is NaN
+            for gradient in gradients.values():
+                gradient.mul_(factor)
+        return float(total)
+
+    def _norm_over(self, ranks: Ranks, norms: Mapping[str, Tensor]) -> Tensor:
+        """The norm of everything. What is not sharded is the same on all ranks and counts once."""
+        if not any(is_sharded(parameter) for parameter in self.parameters.values()):
+            return torch.linalg.vector_norm(torch.stack([*norms.values()]))
+        mine = [norm for name, norm in norms.items() if is_sharded(self.parameters[name]) or ranks.rank == 0]
+        return ranks.reduce(torch.stack(mine).double().square().sum()[None]).sqrt()[0].float()
 
     def step(self, learning_rate: float) -> None:
         """Update the weights."""
-        for name, master in self._masters.items():
-            gradient = self.parameters[name].grad
-            master.grad = None if gradient is None else local(gradient).float()
-        for group in self._adam.param_groups:
-            group["lr"] = learning_rate
-        self._adam.step()
-        with torch.no_grad():
-            for name, master in self._masters.items():
-                local(self.parameters[name]).copy_(master)
+        moved = {name: each for name, each in self._parts.items() if each.grad is not None}
+        for name, parameter in moved.items():
+            if name not in self._counts:
+                self._kept[name] |= self._new_moments(parameter)
+            self._counts[name] = self._counts.get(name, 0) + 1
+        work = (
+            (piece, step)
+            for name in moved
+            for step in [self._numbers(name, learning_rate)]
+            for piece in self._pieces(name)
+        )
+        if self._is_offloaded(*moved.values()):
+            step_offloaded(work, _stepper("cuda"))
+            return
+        for piece, step in work:
+            _stepper(piece.weight.device.type)(piece, step)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Moments and single-precision weights by name, for a checkpoint."""
-        kept = {f"master.{name}": master.detach() for name, master in self._masters.items()}
-        for name, target in self._targets():
-            for moment in _MOMENTS:
-                if target in self._adam.state:
-                    kept[f"{moment}.{name}"] = self._adam.state[target][moment]
-        return kept
+        """The state by name, for a checkpoint: `exp_avg.NAME`, `residual.NAME` and so on."""
+        if self._is_offloaded(*self.parameters.values()):
+            torch.cuda.synchronize()  # copies to the host may be under way
+        named = {f"{kind}.{name}": tensor for name, kept in self._kept.items() for kind, tensor in kept.items()}
+        return named | {f"step.{name}": torch.tensor(float(count)) for name, count in self._counts.items()}
 
+    @torch.no_grad()
     def load_tensors(self, kept: Mapping[str, Tensor]) -> None:
-        """Restore from `tensors()`."""
-        with torch.no_grad():
-            for name, master in self._masters.items():
-                master.copy_(kept[f"master.{name}"])
-        self._adam.state.clear()
-        for name, target in self._targets():
-            if f"step.{name}" in kept:
-                # Moments go to the weights' device; the counter stays where Adam keeps it.
-                moments = {moment: kept[f"{moment}.{name}"].to(target.device) for moment in _MOMENTS}
-                moments["step"] = moments["step"] if self._adam.defaults["fused"] else moments["step"].cpu()
-                self._adam.state[target] = moments
+        """Restore from `tensors()`, also of an optimiser that keeps its state in another way."""
+        self._counts = {name: int(kept[f"step.{name}"]) for name in self.parameters if f"step.{name}" in kept}
+        for name, parameter in self._parts.items():
+            mine = self._new_master(parameter)
+            if name in self._counts:
+                mine |= self._new_moments(parameter)
+            theirs = {kind: kept[f"{kind}.{name}"].to(parameter.device) for kind in _KINDS if f"{kind}.{name}" in kept}
+            _load_master(parameter, theirs, mine)
+            for moment in mine.keys() & {*_MOMENTS}:
+                _load_moment(moment, theirs, mine)
+            self._kept[name] = mine
 
-    def _targets(self) -> list[tuple[str, nn.Parameter]]:
-        return [(name, self._masters.get(name, parameter)) for name, parameter in self.parameters.items()]
+    # What is kept for a weight.
+
+    def _new_master(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        if parameter.dtype == torch.float32:
+            return {}
+        if parameter.dtype == torch.bfloat16 and self._masters == "residual":
+            return {"residual": self._new(parameter, torch.int16)}
+        if parameter.dtype == torch.bfloat16 and self._masters == "stochastic":
+            return {}
+        return {"master": self._new(parameter, torch.float32).copy_(parameter.detach())}
+
+    def _new_moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        if self._moments != "int8":
+            dtype = torch.float32 if self._moments == "fp32" else torch.bfloat16
+            return {moment: self._new(parameter, dtype) for moment in _MOMENTS}
+        scales = torch.Size([-(-parameter.numel() // BLOCK)])
+        return {
+            "exp_avg": self._new(parameter, torch.int8),
+            "exp_avg_sq": self._new(parameter, torch.uint8),
+            **{f"{moment}_scale": self._new(parameter, torch.float32, scales) for moment in _MOMENTS},
+        }
+
+    def _new(self, parameter: nn.Parameter, dtype: torch.dtype, shape: torch.Size | None = None) -> Tensor:
+        shape = parameter.shape if shape is None else shape
+        if self._is_offloaded(parameter):
+            return pinned(shape, dtype)
+        return torch.zeros(shape, dtype=dtype, device=parameter.device)
+
+    def _is_offloaded(self, *parameters: nn.Parameter) -> bool:
+        """Whether their state is in the host's memory; weights on the CPU have it there anyway."""
+        return self._offload == "cpu" and any(parameter.is_cuda for parameter in parameters)
+
+    # Steps.
+
+    def _numbers(self, name: str, rate: float) -> Step:
+        count = self._counts[name]
+        key = random_key(self._seed, count, name)
+        return Step(rate=rate, betas=self._betas, weight_decay=self._weight_decay, count=count, key=key)
+
+    def _pieces(self, name: str) -> Iterator[Piece]:
+        parameter = self._parts[name]
+        assert parameter.grad is not None
+        before = _numbers_before(self.parameters[name])
+        weight, gradient = parameter.detach().view(-1), parameter.grad.detach().reshape(-1)
+        kept = {kind: tensor.view(-1) for kind, tensor in self._kept[name].items()}
+        whole = parameter.is_cuda and self._offload == "none"  # the kernel takes no extra memory
+        size = max(weight.numel(), 1) if whole else PIECE
+        for start in range(0, weight.numel(), size):
+            part, blocks = slice(start, start + size), slice(start // BLOCK, -(-(start + size) // BLOCK))
+            mine = {kind: tensor[blocks if kind.endswith("scale") else part] for kind, tensor in kept.items()}
+            yield Piece(weight=weight[part], gradient=gradient[part], kept=mine, start=before + start)
 
 
-def _norm_over(ranks: Ranks, gradients: Sequence[Tensor]) -> float:
-    """The norm of gradients that are sharded over ranks; what is not sharded is equal on all and counts once."""
-    squared = torch.zeros((), dtype=torch.float64, device=gradients[0].device)
-    for gradient in gradients:
-        if is_sharded(gradient) or ranks.rank == 0:
-            squared += torch.linalg.vector_norm(local(gradient), dtype=torch.float32).double().square()
-    return float(ranks.reduce(squared[None])) ** 0.5
+def _part_of(parameter: nn.Parameter) -> nn.Parameter:
+    """This rank's part of a parameter, in the same memory; the parameter itself where it is not sharded."""
+    return nn.Parameter(local(parameter.detach())) if is_sharded(parameter) else parameter
+
+
+def _numbers_before(parameter: nn.Parameter) -> int:
+    """How many numbers of the whole weight come before this rank's part."""
+    return (rows_of(parameter).start or 0) * (parameter.numel() // max(len(parameter), 1)) if parameter.ndim else 0
+
+
+def _stepper(device: str) -> Callable[[Piece, Step], None]:
+    if device != "cuda":
+        return take_step
+    from turnwise.learn import adam_kernels  # Triton is only installed with CUDA
+
+    return adam_kernels.take_step
+
+
+# State from a checkpoint. What was kept in another way goes through single precision, to the nearest.
+
+
+def _load_master(parameter: nn.Parameter, theirs: Mapping[str, Tensor], mine: Mapping[str, Tensor]) -> None:
+    if "master" in mine:
+        mine["master"].copy_(read_master(parameter.detach(), theirs))
+    elif "residual" in mine and "residual" in theirs:
+        mine["residual"].copy_(theirs["residual"])
+    elif "residual" in mine:
+        half, residual = split(read_master(parameter.detach(), theirs).contiguous())
+        parameter.copy_(half)  # it may have been rounded in another way
+        mine["residual"].copy_(residual)
+
+
+def _load_moment(moment: str, theirs: Mapping[str, Tensor], mine: Mapping[str, Tensor]) -> None:
+    scale = f"{moment}_scale"
+    if mine[moment].dtype == theirs[moment].dtype:
+        for kind in mine.keys() & {moment, scale}:
+            mine[kind].copy_(theirs[kind])
+        return
+    wide = read_moment({kind: theirs[kind].view(-1) for kind in theirs.keys() & {moment, scale}}, moment)
+    if scale in mine:
+        encode = encode_signed if mine[moment].dtype == torch.int8 else encode_square
+        wide, scale_B = encode(wide, torch.full_like(wide, 2**15))
+        mine[scale].copy_(scale_B)
+    mine[moment].view(-1).copy_(wide)

@@ -57,18 +57,17 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor. Every rank must call it."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def whole_like(part: Tensor, like: Tensor) -> Tensor:
-    """All of a tensor of which this is the same part as `like` holds. Every rank must call it."""
+def whole(tensor: Tensor, like: Tensor | None = None) -> Tensor:
+    """All of a tensor; with `like`, of the one whose part this is, sharded the same. Every rank must call it."""
+    like = tensor if like is None else like
     if not isinstance(like, DTensor):
-        return part
-    return DTensor.from_local(
-        part, like.device_mesh, like.placements, shape=like.shape, stride=like.stride()
-    ).full_tensor()
+        return tensor
+    part = local(tensor.detach()).contiguous()
+    # As bytes, because gloo does not send all kinds of numbers.
+    bytes_, shape = part.unsqueeze(-1).view(torch.uint8), torch.Size([*like.shape, part.element_size()])
+    stride = torch.empty(shape, device="meta").stride()
+    found = DTensor.from_local(bytes_, like.device_mesh, like.placements, shape=shape, stride=stride).full_tensor()
+    return found.view(part.dtype).squeeze(-1)
 
 
 def rows_of(tensor: Tensor) -> slice:

@@ -34,6 +34,7 @@ from turnwise.policy.text_loading import (
     without_progress_bars,
 )
 from turnwise.policy.text_lora import LoraSettings, adapter_off, attach_lora, is_adapter, merged_weights
+from turnwise.residual_stream import widen_residual
 
 
 class TextPolicy:
@@ -63,6 +64,7 @@ class TextPolicy:
             attach_lora(model, lora)
         choose_trainable(model, train, has_adapter=self.has_adapter)
         remove_dropout(model)
+        widen_residual(model)
         model.train()  # only this mode checkpoints; otherwise the modes differ only in dropout, and there is none
         check_packing(model)
         if checkpointing:

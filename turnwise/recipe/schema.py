@@ -112,7 +112,8 @@ class EngineChoice(Settings):
     memory_gib: float = Field(default=0.5, gt=0)
     """Memory for keys and values."""
     options: dict[str, Any] = {}
-    """Arguments of the engine; torch takes max_batch, chunk_tokens, share_prompts and recompute."""
+    """Arguments of the engine; torch takes max_batch, chunk_tokens, share_prompts, recompute and release (while no
+    episode is open, the memory of keys and values is free for the learner)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -144,10 +145,15 @@ class Train(Settings):
     grad_clip: float = Field(default=1.0, gt=0)
     micro_tokens: int = Field(default=4096, ge=1)
     """Maximum tokens per forward pass; a larger minibatch accumulates gradients. Changes memory, not the result."""
+    masters: Literal["fp32", "residual", "stochastic"] = "residual"
+    """How bf16 weights take steps that are too small for them: a copy in fp32 (4 bytes a weight), the 16 bits that they
+    lack (2 bytes, as exact), or rounded by chance (none)."""
+    moments: Literal["fp32", "bf16", "int8"] = "fp32"
+    """How AdamW keeps its two moments: 8, 4 or 2 bytes a weight."""
+    offload: Literal["none", "cpu"] = "none"
+    """cpu keeps the optimiser's state in the host's memory and brings it to the GPU piece by piece."""
     critic: Literal["separate", "shared"] = "separate"
     """A separate value model, or a head on the policy's trunk."""
-    ranks: Literal["replicas", "sharded"] = "replicas"
-    """What each of several ranks (`torchrun`) holds: everything, or its part of every weight."""
     reference_every: int | None = Field(default=None, ge=1)
     """Copy the policy to the reference every N steps; None: the reference stays the first policy."""
     ranks: Literal["replicas", "sharded"] = "replicas"

@@ -22,6 +22,8 @@ class Voice:
     label: str = ""
     """Its name in turns; a pool place has the name of its snapshot, such as `rival@20`."""
     learns: bool = False
+    copy: TextPolicy | None = None
+    """What an engine in this process samples from where the policy is sharded."""
     version: int = 0
     """Of its weights, where it is frozen."""
 

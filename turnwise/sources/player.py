@@ -126,7 +126,11 @@ class Player:
         return PolicyAgent(engine=engine, renderer=voice.renderer, sampling=sampling, policy=voice.label)
 
     def _send(self, voice: Voice, version: int) -> None:
-        self._engines[voice.name].publish(Weights(named=voice.policy.named_weights), version)
+        engine = self._engines[voice.name]
+        if voice.copy is not None:
+            with engine.paused():
+                voice.policy.refresh(voice.copy)
+        engine.publish(Weights(named=voice.policy.named_weights), version)
 
     async def _play(self, specs: Sequence[EpisodeSpec], agents: Agents) -> list[Finished]:
         finished: list[Finished] = []
@@ -158,7 +162,7 @@ def _make_engines(cast: Cast, rollout: Rollout, choice: EngineChoice, seed: int)
         EngineSetup(
             policy=voice.name,
             model_name=voice.policy.model.name_or_path or "",
-            model=voice.policy.model,
+            model=(voice.copy or voice.policy).model,
             tokenizer=voice.policy.tokenizer,
             capacity=rollout.context or min(voice.policy.room or CONTEXT, CONTEXT),
             memory_bytes=int(choice.memory_gib * 2**30) // len(cast.voices),

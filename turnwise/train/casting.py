@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from turnwise.engine.kinds import ENGINES
 from turnwise.envs.faults import close_quietly
 from turnwise.envs.registry import make
 from turnwise.outside import load_class
 from turnwise.policy.text import TextPolicy
+from turnwise.ranks import Ranks
 from turnwise.recipe.loading import newest_weights, one_model
 from turnwise.recipe.schema import Recipe, SeatChoice
 from turnwise.recipe.seating import check_env_seats, recipe_of, trained_policies
@@ -20,8 +22,13 @@ from turnwise.train.setup import load_policy, make_renderer
 _AGENTS: dict[str, Callable[[], Agent]] = {"random": RandomAgent, "oracle": OracleAgent}
 
 
-def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> Cast:
-    """Who plays which seat, with the extra models that this needs."""
+def samples_from_copies(recipe: Recipe, ranks: Ranks) -> bool:
+    """Whether an engine in this process needs its own weights, because the learner's are sharded."""
+    return recipe.train.ranks == "sharded" and ranks.size > 1 and recipe.engine.kind in ENGINES
+
+
+def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy], *, with_copies: bool = False) -> Cast:
+    """Who plays which seat, with the extra models that this needs; `with_copies`: of those that learn, too."""
     trained = trained_policies(recipe)
     speaking = {
         name: Voice(
@@ -29,6 +36,7 @@ def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> Cast:
             policy=policy,
             renderer=make_renderer(recipe_of(recipe, name), policy),
             learns=name in trained,
+            copy=policy.twin() if with_copies and name in trained else None,
         )
         for name, policy in policies.items()
     }

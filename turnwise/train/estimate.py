@@ -12,12 +12,15 @@ import torch
 from transformers import AutoTokenizer
 
 from turnwise.envs.registry import is_ours
+from turnwise.learn.encodings import BLOCK
+from turnwise.learn.offload import STREAMS
+from turnwise.learn.optimizer import PIECE
 from turnwise.outside import reads
 from turnwise.policy.logprobs import LOGITS_AT_ONCE
 from turnwise.policy.models import resolve_model
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text_loading import PRECISIONS
-from turnwise.recipe.schema import CONTEXT, Recipe
+from turnwise.recipe.schema import CONTEXT, Recipe, Train
 from turnwise.recipe.seating import policies_of, recipe_of, trained_policies
 from turnwise.sources.demonstrations import expert_groups
 from turnwise.train.model_shape import Shape, read_shape
@@ -27,6 +30,8 @@ from turnwise.words import counted
 GIB = 2**30
 _MEASURED_SECONDS = 0.1
 _EXPERT_EPISODES = 8
+_PASSING = ("gradients", "activations", "logits")
+"""Parts that take memory only while the learner works."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +104,10 @@ class CostEstimate:
     def _advice(self) -> str:
         if self.memory_needed <= self.memory_there:
             return ""
-        return ": too much; lower train.micro_tokens, set model.checkpointing=true or train.critic=shared"
+        return (
+            ": too much; lower train.micro_tokens, set model.checkpointing=true, train.critic=shared, "
+            "train.moments=bf16 or engine.options.release=true"
+        )
 
 
 def estimate(recipe: Recipe, *, rates: Rates | None = None) -> CostEstimate:
@@ -113,7 +121,7 @@ def estimate(recipe: Recipe, *, rates: Rates | None = None) -> CostEstimate:
         model=first.model.name,
         shape=shape,
         device=device,
-        memory=_all_memory(recipe, most, device),
+        memory=memory_by_part(recipe, most, device),
         memory_there=_memory_there(device),
         rates=rates,
         most=_cost(recipe, most, rates),
@@ -126,8 +134,11 @@ def estimate(recipe: Recipe, *, rates: Rates | None = None) -> CostEstimate:
 # Memory.
 
 
-def _all_memory(recipe: Recipe, length: int, device: str) -> dict[str, int]:
-    """Bytes by part, of every policy: frozen policies and pool snapshots only have weights."""
+def memory_by_part(recipe: Recipe, length: int, device: str) -> dict[str, int]:
+    """Bytes by part, of every policy: frozen policies and pool snapshots only have weights.
+
+    An engine that releases its memory shares it with what only learning needs: gradients, activations and logits.
+    """
     parts: dict[str, int] = {"engine": int(recipe.engine.memory_gib * GIB)}
     pools = [(choice.pool, choice.keep) for choice in recipe.seats.values() if choice.pool is not None]
     for name, choice in policies_of(recipe).items():
@@ -137,6 +148,9 @@ def _all_memory(recipe: Recipe, length: int, device: str) -> dict[str, int]:
         adapted = choice.model.lora is not None  # its base is shared
         memory["pools"] = 0 if adapted else weights * sum(keep for of, keep in pools if of == name)
         parts |= {f"{name}: {part}" if recipe.policies else part: size for part, size in memory.items()}
+    if recipe.engine.options.get("release") and not recipe.algorithm.max_lag:
+        passing = sum(size for part, size in parts.items() if part.endswith(_PASSING))
+        parts["engine"] = max(0, parts["engine"] - passing)
     return parts
 
 
@@ -144,7 +158,7 @@ def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str,
     row, item = recipe.algorithm, PRECISIONS[recipe.model.dtype].itemsize
     separate = row.needs_critic and recipe.train.critic == "separate"
     copied = row.needs_reference and recipe.model.lora is None  # under an adapter the base is the reference
-    learning = _learning_bytes(shape.trained, item)
+    learning = _learning_bytes(recipe.train, shape.trained, item, device)
     per_update = -(-recipe.rollout.episodes // row.minibatches) * length
     activations = activation_bytes(shape, item, checkpointing=recipe.model.checkpointing, length=length)
     activations *= min(recipe.train.micro_tokens, per_update) * (2 if separate else 1)
@@ -160,10 +174,13 @@ def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str,
     }
 
 
-def _learning_bytes(trained: int, item: int) -> int:
-    """Two single-precision moments, and for half-precision weights the copy that takes the steps."""
-    copies = 2 if item == 4 else 4  # that copy has a gradient too
-    return trained * 4 * copies
+def _learning_bytes(train: Train, trained: int, item: int, device: str) -> int:
+    """Two moments, and what half-precision weights lack; offloaded, only the pieces on their way."""
+    each = {"fp32": 8.0, "bf16": 4.0, "int8": 2 + 8 / BLOCK}[train.moments]
+    each += {"fp32": 4, "residual": 2, "stochastic": 0}[train.masters] if item == 2 else 0
+    if train.offload == "cpu" and device.startswith("cuda"):
+        trained = min(trained, STREAMS * PIECE)
+    return int(trained * each)
 
 
 def activation_bytes(shape: Shape, item: int, *, checkpointing: bool, length: int = 0) -> int:

@@ -83,6 +83,7 @@ class Trainee:
             phase("learning")
             with watch.timing("update"):
                 report = self.learner.learn(batch, step, self.guard.allows)
+                self.learner.free_gradients()
             if self.recipe.log.rollouts and step % self.recipe.checkpoint.every == 0:
                 lines = self.learner.ranks.gather(list(token_rows(self.learner, batch)))
                 lesson.tokens = [line for rank in lines for line in rank]
@@ -113,7 +114,7 @@ class Trainee:
             self.learner.reference = Reference.base_of(policy)
         else:
             folder = policy_folder(checkpoints.at(step), self.name)
-            self.learner.reference = Reference.of_folder(folder, like=policy)
+            self.learner.renew_reference(Reference.of_folder(folder, like=policy))
 
     def restore(self, checkpoints: Checkpoints) -> None:
         """Go back to the last good weights, critic and optimisers."""

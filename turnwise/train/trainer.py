@@ -31,7 +31,7 @@ from turnwise.sources.played import plays_in_lockstep
 from turnwise.sources.player import Player
 from turnwise.sources.rollout_metrics import find_traceback
 from turnwise.sources.source import Source
-from turnwise.train.casting import make_cast
+from turnwise.train.casting import make_cast, samples_from_copies
 from turnwise.train.held_out import HeldOut
 from turnwise.train.interrupts import Interrupts
 from turnwise.train.state import Progress, load_learner, load_weights, read_ahead, read_state, steps_needed, write_state
@@ -64,8 +64,6 @@ class Trainer:
         """Every rank has its own policies and a console; only rank 0 writes to the run folder."""
         self.recipe, self.run_folder, self.console, self.ranks = recipe, run, console, ranks
         self._writes = ranks.rank == 0
-        if recipe.train.ranks == "sharded":
-            raise ValueError("train.ranks=sharded is not built yet; use replicas")
         if ranks.size > 1 and recipe.algorithm.max_lag:
             raise ValueError("several ranks cannot play ahead yet; set algorithm.max_lag=0")
         self.progress = Progress()
@@ -73,11 +71,12 @@ class Trainer:
         # Demonstrations were not sampled, so they have no temperature.
         plays = imitation is None and (not recipe.source.mix or any(part.plays for part in recipe.source.mix))
         temperature = recipe.rollout.temperature if plays else 1.0
+        # Before the learners, which may shard the policies: copies are made of whole ones.
+        self.cast = make_cast(recipe, policies, with_copies=samples_from_copies(recipe, ranks))
         self.trainees = [
             Trainee(recipe, name, policies[name], temperature=temperature, ranks=ranks)
             for name in trained_policies(recipe)
         ]
-        self.cast = make_cast(recipe, policies)
         self.player = Player(
             self.cast,
             rollout=recipe.rollout,
