@@ -333,9 +333,7 @@ def _without_bootstrap(trajectory: Trajectory) -> Trajectory:
     return replace(trajectory, bootstrap=0.0) if trajectory.stop in CUTS else trajectory
 
 
-def require_provided(
-    row: Algorithm, provided: frozenset[Need], why: str = "this policy cannot provide it"
-) -> None:
+def require_provided(row: Algorithm, provided: frozenset[Need], why: str = "this policy cannot provide it") -> None:
     """ValueError, naming the part, if a row needs something that is not provided."""
     for need in sorted(row.needs & _FROM_LEARNER - provided):
         raise ValueError(_unmet(row, need, why))

@@ -62,7 +62,7 @@ def whole(tensor: Tensor, like: Tensor | None = None) -> Tensor:
     like = tensor if like is None else like
     if not isinstance(like, DTensor):
         return tensor
-    part = local(tensor.detach()).contiguous()
+    part = local(tensor.detach()).to(like.device).contiguous()
     # As bytes, because gloo does not send all kinds of numbers.
     bytes_, shape = part.unsqueeze(-1).view(torch.uint8), torch.Size([*like.shape, part.element_size()])
     stride = torch.empty(shape, device="meta").stride()

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from turnwise.batch import Scores, TokenBatch
@@ -142,6 +143,11 @@ class TextPolicy:
             return merged_weights(self.model)
         return ((name, whole(tensor)) for name, tensor in self.model.state_dict().items())
 
+    def as_saved(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Some of the weights as `save` writes them: under the names of files, without those that are tied."""
+        tied = getattr(self.model, "all_tied_weights_keys", {})
+        return revert_weight_conversion(self.model, {name: each for name, each in weights.items() if name not in tied})
+
     def hidden(self, batch: TokenBatch) -> Tensor:
         """The trunk's output [T, d]; row t has seen the tokens of its sequence up to t itself."""
         return within(self.model, lambda: self._hidden(batch))
@@ -222,10 +228,22 @@ class TextPolicy:
         """The base under the adapter, which costs no memory, or a copy."""
         return Reference.base_of(self) if self.has_adapter else Reference.copy_of(self)
 
+    def save_settings(self, folder: Path) -> None:
+        """Save the model's configuration and the tokenizer."""
+        config = self.model.config
+        config.architectures = [type(self.model).__name__.removeprefix("FSDP")]
+        config.dtype = str(self.model.dtype).removeprefix("torch.")
+        config.save_pretrained(folder)
+        self.model.generation_config.save_pretrained(folder)
+        if self.tokenizer is not None:
+            self.tokenizer.save_pretrained(folder)
+
     def save(self, folder: str | Path) -> None:
         """Save a complete model that `from_pretrained` loads, with any adapter merged in, and the tokenizer."""
         with without_progress_bars():
-            self.model.save_pretrained(folder, state_dict=dict(merged_weights(self.model)) if self.has_adapter else None)
+            self.model.save_pretrained(
+                folder, state_dict=dict(merged_weights(self.model)) if self.has_adapter else None
+            )
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(folder)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from turnwise.ranks import ALONE, Ranks
 from turnwise.runs.disk import DRAFT, RunFolderError, explained, open_plain, remove_drafts, sync, write_whole
 from turnwise.runs.journal import Mark
 
@@ -24,28 +25,43 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def write(self, step: int, fill: Callable[[Path], None], journals: Mapping[str, Mark] | None = None) -> Path:
+    def write(
+        self,
+        step: int,
+        fill: Callable[[Path], None],
+        journals: Mapping[str, Mark] | None = None,
+        *,
+        ranks: Ranks = ALONE,
+    ) -> Path:
         """Let `fill` write into a draft, seal it with a manifest and rename it; a failure leaves the others untouched.
 
-        `journals` are the current positions of the run's journals, so that a resumed run can return to them.
+        `journals` are the current positions of the run's journals, so that a resumed run can return to them. Every rank
+        calls this and may fill in files; rank 0 does the rest. If one fails, all raise.
         """
         target = self.path(step)
         draft = target.with_name(target.name + DRAFT)
-        with explained("write", target):
-            self.clean()
-            draft.mkdir(parents=True)
-            try:
-                fill(draft)
-                if journals is not None:
-                    (draft / JOURNALS).write_text(json.dumps(journals, indent=1))
-                _seal(draft, step)
-                replaced = _move_aside(target)
-                draft.rename(target)
-                sync(self.folder)
-            finally:
+        first = ranks.rank == 0
+        try:
+            _all_or_none(ranks, target, lambda: self._open(draft) if first else None)
+            _all_or_none(ranks, target, lambda: fill(draft))
+            _all_or_none(ranks, target, lambda: self._close(draft, target, step, journals) if first else None)
+        finally:
+            if first:
                 shutil.rmtree(draft, ignore_errors=True)
-            shutil.rmtree(replaced, ignore_errors=True)
         return target
+
+    def _open(self, draft: Path) -> None:
+        self.clean()
+        draft.mkdir(parents=True)
+
+    def _close(self, draft: Path, target: Path, step: int, journals: Mapping[str, Mark] | None) -> None:
+        if journals is not None:
+            (draft / JOURNALS).write_text(json.dumps(journals, indent=1))
+        _seal(draft, step)
+        replaced = _move_aside(target)
+        draft.rename(target)
+        sync(self.folder)
+        shutil.rmtree(replaced, ignore_errors=True)
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, complete or not, oldest first."""
@@ -169,6 +185,19 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise RunFolderError(f"{path.name} is damaged")
     return content
+
+
+def _all_or_none(ranks: Ranks, target: Path, work: Callable[[], None]) -> None:
+    """Work on every rank; a disk error of one is raised by all."""
+    mine = None
+    try:
+        with explained("write", target):
+            work()
+    except RunFolderError as error:
+        mine = error
+    failed = [text for text in ranks.gather(mine and str(mine)) if text]
+    if failed:
+        raise mine or RunFolderError(failed[0])
 
 
 def _seal(draft: Path, step: int) -> None:

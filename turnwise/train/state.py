@@ -3,7 +3,7 @@
     step_000120/            a model that `from_pretrained` loads, and its tokenizer; a folder each where several learn
       journals.json         where the run's journals were
       resume/state.json     counters, and for every policy: scale, guard, which checkpoints are good
-      resume/*.safetensors  optimiser moments, critic, adapter
+      resume/*.safetensors  optimiser moments, critic, adapter; several ranks write a file each, like the model's
       resume/ahead/         groups of later steps that were already played
 
 Generators need no state: every draw is a function of (seed, step) or of (seed, episode).
@@ -12,23 +12,28 @@ Generators need no state: every draw is a function of (seed, step) or of (seed, 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from turnwise.learn.learner import Learner
+from turnwise.learn.optimizer import Optimizer
+from turnwise.policy.learnable import Policy
+from turnwise.policy.sharding import local, rows_of, whole
+from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_loading import read_weights
+from turnwise.ranks import ALONE, Ranks
 from turnwise.runs.checkpoints import policy_folder
 from turnwise.runs.ledger import read_groups, write_groups
 from turnwise.train.fault_count import FaultCount
+from turnwise.train.tensor_files import TensorFiles, dealt, file_of, write_tensors
 from turnwise.types import Group
 
-_RESUME = "resume"
+_RESUME, _MODEL = "resume", "model"
 
 
 @dataclass(kw_only=True)
@@ -54,12 +59,18 @@ def write_state(
     learners: Sequence[Learner],
     state: Mapping[str, Any],
     ahead: Mapping[int, list[Group]] | None = None,
+    *,
+    ranks: Ranks = ALONE,
 ) -> None:
-    """Fill a checkpoint's folder."""
+    """Fill a checkpoint's folder. Every rank writes its share of the tensors, and rank 0 the rest."""
+    # Collect everything before writing anything: a rank whose disk is full must not leave the others waiting.
+    shares = [_share_of(learner, ranks) for learner in learners]
+    for learner, share in zip(learners, shares, strict=True):
+        _write_learner(folder if len(learners) == 1 else folder / learner.name, learner.policy, share, ranks)
+    if ranks.rank > 0:
+        return
     resume = folder / _RESUME
-    resume.mkdir()
-    for learner in learners:
-        _write_learner(folder if len(learners) == 1 else folder / learner.name, learner)
+    resume.mkdir(exist_ok=True)
     state = {**state, "learners": {learner.name: learner.state_dict() for learner in learners}}
     (resume / "state.json").write_text(json.dumps(state, indent=1))
     for step, groups in (ahead or {}).items():
@@ -67,16 +78,62 @@ def write_state(
         write_groups(resume / "ahead" / f"step_{step:06d}.jsonl.zst", groups)
 
 
-def _write_learner(folder: Path, learner: Learner) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Share:
+    """What one rank writes of a learner."""
+
+    resume: dict[str, dict[str, Tensor]]
+    """Tensors by the name of their file."""
+    model: dict[str, Tensor]
+    index: dict[str, Any]
+    """Of the files that several ranks write of the model."""
+
+
+def _share_of(learner: Learner, ranks: Ranks) -> _Share:
+    named = {"optimizer": _whole_state(learner.optimizer)}
+    if learner.policy.has_adapter:  # the model has it merged in
+        named["adapter"] = _whole_weights(learner.policy.trainable())
+    if learner.critic is not None and learner.critic_optimizer is not None:
+        named["critic"] = _whole_weights(learner.critic.trainable())
+        named["critic_optimizer"] = _whole_state(learner.critic_optimizer)
+    resume = {name: dealt(tensors, ranks) for name, tensors in named.items()}
+    if ranks.size == 1:
+        return _Share(resume=resume, model={}, index={})
+    assert isinstance(learner.policy, TextPolicy)
+    model = learner.policy.as_saved(dealt(learner.policy.named_weights(), ranks))
+    sizes = ranks.gather({name: tensor.nbytes for name, tensor in model.items()})
+    places = {name: file_of(Path(_MODEL), rank, ranks.size).name for rank, held in enumerate(sizes) for name in held}
+    total = sum(size for held in sizes for size in held.values())
+    return _Share(resume=resume, model=model, index={"metadata": {"total_size": total}, "weight_map": places})
+
+
+def _write_learner(folder: Path, policy: Policy, share: _Share, ranks: Ranks) -> None:
     resume = folder / _RESUME
     resume.mkdir(parents=True, exist_ok=True)
-    learner.policy.save(folder)
-    if learner.policy.has_adapter:  # the model above has it merged in
-        _save(resume / "adapter.safetensors", learner.policy.trainable())
-    _save(resume / "optimizer.safetensors", learner.optimizer.tensors())
-    if learner.critic is not None and learner.critic_optimizer is not None:
-        _save(resume / "critic.safetensors", learner.critic.trainable())
-        _save(resume / "critic_optimizer.safetensors", learner.critic_optimizer.tensors())
+    if ranks.size == 1:
+        policy.save(folder)
+    else:
+        write_tensors(folder / _MODEL, share.model, ranks, format="pt")
+        if ranks.rank == 0:
+            assert isinstance(policy, TextPolicy)
+            policy.save_settings(folder)
+            (folder / f"{_MODEL}.safetensors.index.json").write_text(json.dumps(share.index, indent=2))
+    for name, tensors in share.resume.items():
+        write_tensors(resume / name, tensors, ranks)
+
+
+def _whole_weights(parameters: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    return ((name, whole(parameter)) for name, parameter in parameters.items())
+
+
+def _whole_state(optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
+    for key, tensor in optimizer.tensors().items():
+        yield key, whole(tensor, like=optimizer.parameters[_weight_of(key)]) if tensor.ndim else tensor
+
+
+def _weight_of(key: str) -> str:
+    """The weight that a tensor of the optimiser belongs to: `exp_avg.NAME`."""
+    return key.partition(".")[2]
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -91,27 +148,36 @@ def read_ahead(folder: Path) -> dict[int, list[Group]]:
 
 
 def load_learner(folder: Path, learner: Learner) -> None:
-    """Restore weights, critic and optimisers in place, so that an engine that shares the weights sees them."""
+    """Restore weights, critic and optimisers in place, so that an engine that shares the weights sees them.
+
+    However many ranks wrote them, each reads what it holds.
+    """
     resume = policy_folder(folder, learner.name) / _RESUME
     load_weights(folder, learner.name, learner.policy.trainable())
-    learner.optimizer.load_tensors(load_file(resume / "optimizer.safetensors"))
+    _load_optimizer(resume / "optimizer", learner.optimizer)
     if learner.critic is not None and learner.critic_optimizer is not None:
-        _copy(load_file(resume / "critic.safetensors"), learner.critic.trainable())
-        learner.critic_optimizer.load_tensors(load_file(resume / "critic_optimizer.safetensors"))
+        _copy(TensorFiles(resume / "critic").read, learner.critic.trainable())
+        _load_optimizer(resume / "critic_optimizer", learner.critic_optimizer)
     learner.load_state_dict(read_state(folder)["learners"][learner.name])
 
 
 def load_weights(checkpoint: Path, policy: str, parameters: Mapping[str, nn.Parameter]) -> None:
     """Load a policy's weights from a checkpoint into parameters of the same names, in place."""
     folder = policy_folder(checkpoint, policy)
-    adapter = folder / _RESUME / "adapter.safetensors"
-    if adapter.is_file():
-        weights = load_file(adapter)
+    adapter = TensorFiles(folder / _RESUME / "adapter")
+    files = adapter if adapter.names else TensorFiles(folder / _MODEL)
+    if files.names >= parameters.keys():
+        _copy(files.read, parameters)
     else:
-        weights = {name: tensor for file in _model_files(folder) for name, tensor in load_file(file).items()}
-    if not weights.keys() >= parameters.keys():
         weights = read_weights(folder)
-    _copy(weights, parameters)
+        _copy(lambda name, rows: weights[name][rows], parameters)
+
+
+def _load_optimizer(stem: Path, optimizer: Optimizer) -> None:
+    files, parameters = TensorFiles(stem), optimizer.parameters
+    known = [key for key in files.names if _weight_of(key) in parameters]
+    rows = {key: slice(None) if key.startswith("step.") else rows_of(parameters[_weight_of(key)]) for key in known}
+    optimizer.load_tensors({key: files.read(key, rows[key]) for key in known})
 
 
 def steps_needed(state: Mapping[str, Any]) -> set[int]:
@@ -129,25 +195,14 @@ def hand_over(learner: Learner, successor: Learner) -> None:
     if learner.critic is not None and successor.critic is not None:
         assert learner.critic_optimizer is not None
         assert successor.critic_optimizer is not None
-        _copy(learner.critic.trainable(), successor.critic.trainable())
+        kept = learner.critic.trainable()
+        _copy(lambda name, _: local(kept[name]), successor.critic.trainable())
         successor.critic_optimizer.load_tensors(learner.critic_optimizer.tensors())
     successor.load_state_dict(learner.state_dict())
     successor.rate_factor = learner.rate_factor
 
 
-def _model_files(folder: Path) -> list[Path]:
-    """The model's files: those of its index if it is sharded."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return [folder / "model.safetensors"]
-    return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-
-
-def _save(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, file)
-
-
 @torch.no_grad()
-def _copy(kept: Mapping[str, Tensor], parameters: Mapping[str, nn.Parameter]) -> None:
+def _copy(read: Callable[[str, slice], Tensor], parameters: Mapping[str, nn.Parameter]) -> None:
     for name, parameter in parameters.items():
-        parameter.copy_(kept[name])
+        local(parameter).copy_(read(name, rows_of(parameter)))

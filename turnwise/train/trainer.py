@@ -271,10 +271,12 @@ class Trainer:
         state = {"progress": asdict(self.progress), "policies": policies, "source": self.source.state_dict()}
         learners = [trainee.learner for trainee in self.trainees]
         ahead = self.source.ahead() if step else {}
+        marks = run.marks() if self._writes else None
+        run.checkpoints.write(
+            step, lambda path: write_state(path, learners, state, ahead, ranks=self.ranks), marks, ranks=self.ranks
+        )
         if self._writes:
-            run.checkpoints.write(step, lambda path: write_state(path, learners, state, ahead), run.marks())
             self._prune()
-        self.ranks.gather(step)  # no rank may read the checkpoint before it exists
 
     def _prune(self) -> None:
         """Remove old checkpoints, but keep those that any of the newest ones refers to."""
