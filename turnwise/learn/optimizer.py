@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from turnwise.ranks import Ranks
 
+_BUCKET = 2**24
+"""Numbers that ranks sum at once: few sums, and little memory besides the gradients."""
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -40,9 +42,11 @@ class Optimizer:
         """Sum the gradients of all ranks, each computed from that rank's tokens."""
         if ranks.size == 1:
             return
-        for parameter in self.parameters.values():
-            mine = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = ranks.reduce(mine)
+        for bucket in _buckets(self.parameters.values()):
+            mine = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
+            total = ranks.reduce(torch.cat([gradient.flatten().float() for gradient in mine]))
+            for parameter, part in zip(bucket, total.split([each.numel() for each in bucket]), strict=True):
+                parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
     def clip(self, limit: float, *, scale: float = 1.0) -> float:
         """Scale the gradient, clip its norm to the limit, and return the norm between the two."""
@@ -88,3 +92,15 @@ class Optimizer:
 
     def _targets(self) -> list[tuple[str, nn.Parameter]]:
         return [(name, self._masters.get(name, parameter)) for name, parameter in self.parameters.items()]
+
+
+def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Neighbouring parameters with about `_BUCKET` numbers together."""
+    bucket: list[nn.Parameter] = []
+    for parameter in parameters:
+        bucket.append(parameter)
+        if sum(each.numel() for each in bucket) >= _BUCKET:
+            yield bucket
+            bucket = []
+    if bucket:
+        yield bucket
