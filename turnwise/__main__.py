@@ -1,5 +1,5 @@
 """`python -m turnwise` is the `turnwise` command."""
 
-from turnwise.cli import app
+from turnwise.cli import run
 
-app()
+run()

@@ -6,6 +6,7 @@ results are bit-identical. Rank 0 owns the run folder, the console and the guard
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
@@ -75,6 +76,16 @@ class OneRank:
 
 
 ALONE = OneRank()
+
+
+def is_first() -> bool:
+    """Whether this process speaks to the user: of several that a launcher started, only rank 0 does."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
+def are_several() -> bool:
+    """Whether a launcher such as torchrun started several processes of this command."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def block(items: Sequence[Value], rank: int, size: int) -> list[Value]:

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tests.learn.small_learners import make_groups
 from tests.ops.ranks import as_ranks
 from turnwise.batch import TokenBatch
-from turnwise.learn.batches import micro_batches, minibatches
+from turnwise.learn.batches import balanced, micro_batches, minibatches, share_of
 from turnwise.ranks import Ranks
 from turnwise.rollout.packing import pack
 from turnwise.types import Group, StopReason, Trajectory
@@ -110,7 +111,7 @@ def test_ranks_never_share_a_unit_and_miss_none(size: int) -> None:
     groups = make_groups(tasks=4, size=4, seed=1)
 
     def deal(ranks: Ranks) -> list[list[tuple[str, ...]]]:
-        batch = pack(ranks.share(groups))
+        batch = share_of(pack(groups), ranks)
         batch = batch.with_(unit_S=batch.group_S)
         parts = minibatches(batch, epochs=1, count=2, rng=random.Random(3), ranks=ranks)
         return [[_names(part.select(unit)) for unit in part.units()] for part in parts]
@@ -124,6 +125,34 @@ def test_ranks_never_share_a_unit_and_miss_none(size: int) -> None:
     ]
     for number, units in enumerate(alone):
         assert Counter(units) == Counter(unit for rank in dealt for unit in rank[number])
+
+
+@given(st.lists(st.integers(0, 500), max_size=20), st.integers(1, 5))
+@settings(derandomize=True, deadline=None, max_examples=100, database=None)
+def test_shares_are_balanced_and_miss_no_item(sizes: list[int], shares: int) -> None:
+    dealt = balanced(sizes, shares)
+    assert len(dealt) == shares
+    assert sorted(item for share in dealt for item in share) == list(range(len(sizes)))
+    totals = [sum(sizes[item] for item in share) for share in dealt]
+    assert max(totals) <= sum(sizes) / shares + max(sizes, default=0)
+    assert all(share == sorted(share) for share in dealt)
+
+
+def test_shares_follow_tokens_not_places() -> None:
+    assert balanced([5, 3, 3, 2, 2], 2) == [[0, 3], [1, 2, 4]]
+    assert balanced([1, 1, 1, 9], 2) == [[3], [0, 1, 2]]  # contiguous blocks would have 2 and 10
+    assert balanced([4, 2], 1) == [[0, 1]]
+
+
+def test_a_share_holds_whole_groups_and_knows_what_the_whole_batch_knows() -> None:
+    groups = make_groups(tasks=2, size=2, seed=1)
+    for turn in (turn for each in groups[0].trajectories for turn in each.turns):
+        turn.logprobs = None  # an expert's: the sampler is unknown
+    shares = as_ranks([partial(share_of, pack(groups))] * 3)
+    assert sorted(share.tokens for share in shares)[0] == 0
+    assert sum(share.tokens for share in shares) == pack(groups).tokens
+    assert all(len(set(share.group_S.tolist())) <= 1 for share in shares)
+    assert all(share.mu_T is not None for share in shares)
 
 
 def _members(batch: TokenBatch) -> dict[int, Counter[tuple[int, ...]]]:

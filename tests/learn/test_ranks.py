@@ -11,14 +11,17 @@ import torch
 
 from tests.learn.small_learners import SETTINGS, drift, make_groups, make_policy, row, weights
 from tests.ops.ranks import as_ranks
-from turnwise.algorithm import PRESETS, Algorithm, preset
+from turnwise.algorithm import PRESETS, Algorithm, Need, preset
+from turnwise.batch import Scores, TokenBatch
 from turnwise.learn.learner import Learner
 from turnwise.learn.reporting import Report
+from turnwise.ops.terms import Ratios, Terms
 from turnwise.policy.text import TextPolicy
 from turnwise.ranks import ALONE, Ranks
-from turnwise.types import Group
+from turnwise.types import Group, NonFiniteError
 
 PARTS = "tests.algorithm.leveled_parts"
+LEARNED = "tests.learn.test_ranks:log_probs"
 ROWS: dict[str, Algorithm] = {
     **{name: preset(name) for name in PRESETS},
     "exact bias": row("st-ppo", {"scale": {"estimator": "exact"}}),
@@ -27,6 +30,13 @@ ROWS: dict[str, Algorithm] = {
     "terms of groups": Algorithm.of({"surrogate": f"{PARTS}:preferred", "weights": "unit-mean", "minibatches": 2}),
     "exact KL from the reference": row("grpo", {"regularizers": [{"kind": "kl", "estimator": "full-reverse"}]}),
 }
+
+
+def log_probs(batch: TokenBatch, scores: Scores, ratios: Ratios) -> Terms:
+    """A surrogate that asks for no advantage, in a row that has one."""
+    return Terms(objective=scores.logprob_T)
+
+
 Outcome = tuple[dict[str, torch.Tensor], dict[str, float], list[int]]
 
 
@@ -95,3 +105,25 @@ def test_what_rank_zero_refuses_no_rank_does() -> None:
 
     for found in as_ranks([partial(refused, make_policy()) for _ in range(2)]):
         assert all(torch.equal(found[name], tensor) for name, tensor in start.items())
+
+
+def test_a_rank_without_a_group_joins_a_normaliser_that_the_surrogate_does_not_ask_for() -> None:
+    algorithm = row("rebn", {"surrogate": LEARNED})
+    assert Need.ADVANTAGE not in algorithm.needs
+    assert len(as_ranks(pieces(algorithm, make_groups(tasks=2), 3))) == 3  # unequal sums would hang or fail
+
+
+@pytest.mark.parametrize("name", ["ppo", "grpo", "rebn"])
+def test_a_value_that_is_not_finite_on_one_rank_ends_the_step_on_all(name: str) -> None:
+    groups = make_groups(tasks=3)
+    groups[1].trajectories[0].turns[-1].reward = float("nan")
+
+    def fails(policy: TextPolicy, ranks: Ranks) -> str:
+        learner = Learner(policy, ROWS[name], SETTINGS, ranks=ranks)
+        with pytest.raises(NonFiniteError) as error:
+            learner.prepare(groups)
+        return str(error.value)
+
+    messages = as_ranks([partial(fails, make_policy()) for _ in range(2)])
+    assert messages[0] == messages[1]
+    assert groups[1].trajectories[0].id in messages[0]

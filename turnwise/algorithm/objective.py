@@ -18,7 +18,7 @@ from turnwise.ops.chains import require_whole_trajectories
 from turnwise.ops.clip_bias import bias_coefficients
 from turnwise.ops.credit import Credit
 from turnwise.ops.diagnostics import turn_table
-from turnwise.ops.facts import Need
+from turnwise.ops.facts import Need, Trait
 from turnwise.ops.step_scale import StepScale
 from turnwise.ops.terms import Loss, Ratios, Terms
 from turnwise.ops.values import valued_tokens
@@ -65,7 +65,7 @@ def compute_credit(row: Algorithm, batch: TokenBatch, *, reduce: Reduce = alone)
 def _empty(row: Algorithm, batch: TokenBatch, reduce: Reduce) -> TokenBatch:
     """The credit of a rank without data: only the normaliser runs, because it sums over ranks."""
     nothing_T = torch.zeros_like(batch.reward_T)
-    if Need.ADVANTAGE in row.needs:
+    if Trait.NEUTRAL not in row.facts("advantage"):  # the other ranks have credit, whether or not it is needed
         advantage_T = bind(axes.NORMALIZER, row.normalizer)(batch, nothing_T, reduce)
         batch = batch.with_(advantage_T=advantage_T, return_T=nothing_T)
     return batch.with_(kept_S=trajectory_tokens(batch), credited=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ import typer
 from turnwise import __version__
 from turnwise.cli import catalog, comparing, inspection, report, reproduction, training
 from turnwise.outside import look_in
+from turnwise.ranks import is_first
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -20,13 +23,23 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def run() -> None:
+    """The command as a process. Of several that a launcher started only rank 0 prints."""
+    if not is_first():
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    app()
+
+
 @app.callback()
 def main(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
     """Stable reinforcement learning for multi-turn language-model agents."""
+    if not is_first() and context.invoked_subcommand not in SHARED:
+        raise typer.Exit
     look_in(Path.cwd())  # the user's own modules can be named
 
 
@@ -49,6 +62,8 @@ COMMANDS = {
     "doctor": inspection.doctor,
 }
 """Every command, in the order in which `turnwise --help` shows them."""
+SHARED = ("train", "sft", "resume", "eval")
+"""Commands whose work several ranks share; any other runs on rank 0 alone."""
 
 for name, command in COMMANDS.items():
     app.command(name)(command)

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from turnwise.ranks import ALONE, Ranks, are_several
 from turnwise.untrusted import parse_shallow, printable
 
 if TYPE_CHECKING:
@@ -37,6 +39,48 @@ def one_message() -> Iterator[None]:
     except ValueError as error:
         typer.echo(f"turnwise: {printable(str(error))}", err=True)
         raise typer.Exit(2) from error
+
+
+@contextmanager
+def together() -> Iterator[Ranks]:
+    """Run a command on all ranks that a launcher started: what ends one of them ends all, with one message."""
+    if not are_several():
+        yield ALONE
+        return
+    from turnwise.torch_ranks import RankEnded, TorchRanks, join
+
+    ranks = join()
+    assert isinstance(ranks, TorchRanks)
+    try:
+        with ranks.bound():
+            try:
+                yield ranks
+            except RankEnded:
+                raise
+            except BaseException as error:
+                code = _exit_code(error)
+                if not ranks.report(_described(error), code=code):
+                    raise typer.Exit(code) from error
+                sys.stderr = sys.__stderr__  # rank 0 did not hear it
+                raise
+    except RankEnded as ended:
+        if ended.speaker == ranks.rank:
+            text = "; ".join([str(ended), *getattr(ended, "__notes__", ())])
+            typer.echo(f"turnwise: {printable(text)}", file=sys.__stderr__)
+        raise typer.Exit(ended.code) from ended
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, typer.Exit):
+        return error.exit_code
+    return 2 if isinstance(error, ValueError) else 130 if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _described(error: BaseException) -> str:
+    """An error in the words that another rank says it in; what was not foreseen with its stack trace."""
+    if isinstance(error, typer.Exit | KeyboardInterrupt):
+        return "stopped"
+    return str(error) if isinstance(error, ValueError) else "".join(traceback.format_exception(error)).strip()
 
 
 @contextmanager

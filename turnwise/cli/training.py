@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from turnwise.cli.common import Trust, console, one_message, parse_settings
+from turnwise.cli.common import Trust, console, one_message, parse_settings, together
 from turnwise.outside import unread
+from turnwise.ranks import ALONE, are_several, is_first, on_first
 from turnwise.trust import outside_names, trusting
 
 if TYPE_CHECKING:
@@ -52,12 +53,14 @@ def train(
     trust: Trust = False,
 ) -> None:
     """Train an agent. Ctrl-C finishes the step, saves, and prints how to resume."""
-    with one_message(), trusting(trust), unread(dry_run):
+    if dry_run and not is_first():
+        return
+    with one_message(), trusting(trust), unread(dry_run), nullcontext(ALONE) if dry_run else together() as ranks:
         chosen = _load(recipe, changes)
         if dry_run:
             _show(chosen)
             return
-        folder = _own_folder(output, default=Path("runs") / chosen.name)
+        folder = on_first(ranks, lambda: new_folder(output, default=Path("runs") / chosen.name))
         from turnwise.train import stages
 
         with _screen(folder, quiet) as screen:
@@ -74,12 +77,14 @@ def sft(
     trust: Trust = False,
 ) -> None:
     """Imitation only: learn from the environment's expert, or from a file of chats (sft.chats=FILE)."""
-    with one_message(), trusting(trust), unread(dry_run):
+    if dry_run and not is_first():
+        return
+    with one_message(), trusting(trust), unread(dry_run), nullcontext(ALONE) if dry_run else together() as ranks:
         chosen = _load(recipe, changes, defaults=("sft={}",))
         if dry_run:
             _show(chosen)
             return
-        folder = _own_folder(output, default=Path("runs") / f"{chosen.name}-sft")
+        folder = on_first(ranks, lambda: new_folder(output, default=Path("runs") / f"{chosen.name}-sft"))
         from turnwise.train import stages
 
         with _screen(folder, quiet) as screen:
@@ -94,9 +99,9 @@ def resume(
     trust: Trust = False,
 ) -> None:
     """Continue a run from its newest complete checkpoint; train.steps=400 makes it longer."""
-    from turnwise.train import stages
+    with one_message(), trusting(trust), together(), _screen(run, quiet) as screen:
+        from turnwise.train import stages
 
-    with one_message(), trusting(trust), _screen(run, quiet) as screen:
         summary = stages.resume(run, console=screen, overrides=parse_settings(changes))
     raise typer.Exit(EXIT_CODES[summary["status"]])
 
@@ -113,7 +118,7 @@ def evaluate(
     trust: Trust = False,
 ) -> None:
     """Play held-out tasks with a trained model, and print its success with 95% intervals."""
-    with one_message(), trusting(trust):
+    with one_message(), trusting(trust), together():
         options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
         recipe, weights = _find_model(model, [*given, *(changes or [])])
@@ -174,14 +179,6 @@ def _show(recipe: Recipe) -> None:
         typer.echo(f"# note: {name} was not imported; its arguments are checked when the run starts")
 
 
-def _own_folder(folder: Path | None, *, default: Path) -> Path:
-    """The folder for a new run, chosen once for all ranks."""
-    from turnwise.ranks import on_first
-    from turnwise.torch_ranks import join
-
-    return on_first(join(), lambda: new_folder(folder, default=default))
-
-
 def new_folder(folder: Path | None, *, default: Path) -> Path:
     """The folder for a new run: a given one must be empty, the default gets a free name."""
     if folder is None:
@@ -222,16 +219,19 @@ def _screen(folder: Path, quiet: bool | None) -> Iterator[RunConsole]:
     from transformers.utils.logging import disable_progress_bar
 
     from turnwise.console.screen import RunConsole, choose_form
-    from turnwise.torch_ranks import join
 
     form = choose_form() if quiet is None else "quiet" if quiet else "plain"
     if form != "live":
         disable_progress_bar()  # of loading and downloading: it would fill a log
     try:
-        with RunConsole(form=form, out=Console(quiet=True) if join().rank else console()) as screen:
+        with RunConsole(form=form, out=console()) as screen:
             yield screen
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         is_saved = (folder / "meta.json").is_file()
-        then = f"continue with: turnwise resume {shlex.quote(str(folder))}" if is_saved else "nothing was written"
+        command = f"{'torchrun … -m ' if are_several() else ''}turnwise resume {shlex.quote(str(folder))}"
+        then = f"continue with: {command}" if is_saved else "nothing was written"
+        if str(stop):  # another rank is the reason
+            stop.add_note(then)
+            raise
         typer.echo(f"turnwise: stopped immediately; {then}", err=True)
         raise typer.Exit(EXIT_CODES["interrupted"]) from None

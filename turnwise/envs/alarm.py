@@ -13,7 +13,8 @@ from typing import Any
 from turnwise.envs.faults import EpisodeError
 
 _REPEAT_SECONDS = 1.0
-_STOPS = (signal.SIGINT, signal.SIGTERM)
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGURG)
+"""The last one stops a rank when another has ended (`turnwise/torch_ranks.py`)."""
 
 
 class _Ring(BaseException):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -13,24 +13,52 @@ from turnwise.policy.learnable import Scorer
 from turnwise.ranks import ALONE, Ranks
 
 
+def balanced(sizes: Sequence[int], shares: int) -> list[list[int]]:
+    """Deal items of these sizes into shares of about the same total: the items of each share, in order.
+
+    The largest goes first, each to the share that has least: no total exceeds the mean by more than the largest item.
+    Example: sizes 5, 3, 3, 2 and 2 make the shares [0, 3] and [1, 2, 4] of 7 and 8.
+    """
+    dealt: list[list[int]] = [[] for _ in range(shares)]
+    totals = [0] * shares
+    for item in sorted(range(len(sizes)), key=lambda item: -sizes[item]):
+        least = totals.index(min(totals))
+        dealt[least].append(item)
+        totals[least] += sizes[item]
+    return [sorted(share) for share in dealt]
+
+
+def share_of(batch: TokenBatch, ranks: Ranks) -> TokenBatch:
+    """What this rank learns from: whole groups, about as many tokens as every other rank has; maybe none."""
+    if ranks.size == 1:
+        return batch
+    groups, lengths = batch.group_S.tolist(), batch.length_S.tolist()
+    tokens = dict.fromkeys(groups, 0)
+    for group, length in zip(groups, lengths, strict=True):
+        tokens[group] += length
+    names = list(tokens)
+    mine = {names[place] for place in balanced(list(tokens.values()), ranks.size)[ranks.rank]}
+    return batch.select([sequence for sequence, group in enumerate(groups) if group in mine])
+
+
 def minibatches(
     batch: TokenBatch, *, epochs: int, count: int, rng: random.Random, ranks: Ranks = ALONE
 ) -> Iterator[TokenBatch]:
     """Every epoch shuffles the units of all ranks and deals them into `count` parts, skipping parts without tokens.
 
     Each rank gets its own sequences of every part. A rank that has none still takes part in the step, with an empty
-    batch.
+    batch. Units are numbered by their trajectories, so that the parts do not depend on who has which.
     """
-    units, lengths = batch.units(), batch.length_S.tolist()
-    per_rank = ranks.gather(len(units))
-    first, total = sum(per_rank[: ranks.rank]), sum(per_rank)
+    units, lengths, names = batch.units(), batch.length_S.tolist(), batch.trajectory_S.tolist()
+    own = {names[unit[0]]: unit for unit in units}
+    known = ranks.gather({name: any(lengths[sequence] for sequence in unit) for name, unit in own.items()})
+    has_tokens = {name: has for each in known for name, has in each.items()}
     for _ in range(epochs):
-        order = rng.sample(range(total), total)
+        order = rng.sample(sorted(has_tokens), len(has_tokens))
         for part in range(count):
-            mine = [units[number - first] for number in order[part::count] if 0 <= number - first < len(units)]
-            chosen = [sequence for unit in mine for sequence in unit]
-            if any(ranks.gather(any(lengths[sequence] for sequence in chosen))):
-                yield batch.select(chosen)
+            chosen = order[part::count]
+            if any(has_tokens[name] for name in chosen):
+                yield batch.select([sequence for name in chosen for sequence in own.get(name, ())])
 
 
 def micro_batches(batch: TokenBatch, *, tokens: int) -> Iterator[TokenBatch]:

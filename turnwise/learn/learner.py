@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import reduce
 from operator import add
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from turnwise.algorithm import Algorithm, Loss, Need, apply_filters, compute_credit, compute_loss, make_scale
 from turnwise.algorithm.parts import facts
 from turnwise.batch import Scores, TokenBatch
-from turnwise.learn.batches import minibatches, passes, score_in_parts, split_idle
+from turnwise.learn.batches import minibatches, passes, score_in_parts, share_of, split_idle
 from turnwise.learn.optimizer import Optimizer
 from turnwise.learn.reporting import Report, Update, badness, numbers_of, report_of
 from turnwise.learn.schedule import learning_rate_factor
@@ -25,7 +25,7 @@ from turnwise.ops.step_scale import Scale
 from turnwise.ops.weights import Counts
 from turnwise.policy.critics import Bins
 from turnwise.policy.learnable import Policy, Scorer
-from turnwise.ranks import ALONE, Ranks
+from turnwise.ranks import ALONE, Ranks, Reduce
 from turnwise.recipe.schema import Train
 from turnwise.rollout.packing import pack
 from turnwise.rollout.scheduler import by_task
@@ -108,12 +108,12 @@ class Learner:
         kept = [group for group in kept if _has_turns_of(self.name, group)]
         if not kept:
             return None
-        mine = self.ranks.share(kept)
-        batch = pack(mine, policy=self.name) if mine else pack(kept[:1], policy=self.name).select([])
+        # Packed whole, because what a batch knows of its samplers and cuts must not depend on who has which group.
+        batch = share_of(pack(kept, policy=self.name), self.ranks)
         if batch.mu_T is None and Need.SAMPLER in self.needs:
             raise ValueError(_unmet(self.row, Need.SAMPLER, "these episodes have none"))
-        batch = self._together(lambda: self._scored(batch.to(self.policy.device)))
-        return compute_credit(self.row, batch, reduce=self.ranks.reduce)
+        batch = self._together(lambda _: self._scored(batch.to(self.policy.device)))
+        return self._together(lambda reduce: compute_credit(self.row, batch, reduce=reduce))
 
     def learn(self, batch: TokenBatch, step: int, allows: Allows | None = None) -> Report:
         """All optimiser steps that the row takes on one batch."""
@@ -170,24 +170,38 @@ class Learner:
         credit_asks = Need.OLD in self.row.facts("reward", "advantage", "normalizer", "mismatch")
         return credit_asks or self.row.updates_per_rollout > 1
 
-    def _together(self, work: Callable[[], Value]) -> Value:
-        """Run work that may hit non-finite numbers. If one rank does, all raise: the others would wait for it."""
-        result, error = None, None
-        try:
-            result = work()
-        except NonFiniteError as found:
-            error = found
-        for found in self.ranks.gather(error):
-            if found is not None:
+    def _together(self, work: Callable[[Reduce], Value]) -> Value:
+        """Run work that may hit non-finite numbers. If one rank does, all raise: the others would wait for it.
+
+        The work sums over ranks with the `reduce` that it is given, which first asks whether one has failed.
+        """
+        is_known = False
+
+        def meet(error: NonFiniteError | None) -> None:
+            nonlocal is_known
+            if found := next(filter(None, self.ranks.gather(error)), None):
+                is_known = True
                 raise found
-        return cast(Value, result)
+
+        def reduce(values: Tensor) -> Tensor:
+            meet(None)
+            return self.ranks.reduce(values)
+
+        try:
+            result = work(reduce)
+        except NonFiniteError as error:
+            if not is_known:
+                meet(error)
+            raise
+        meet(None)
+        return result
 
     # Optimiser steps.
 
     def _update(self, batch: TokenBatch, step: int, number: int, allows: Allows | None) -> Update:
         counts = Counts.of(batch).over_ranks(self.ranks.reduce)
         self.free_gradients()
-        losses = self._together(lambda: self._backward(batch, counts))
+        losses = self._together(lambda _: self._backward(batch, counts))
         for optimizer in self._optimizers:
             optimizer.sum_gradients(self.ranks)
         scale = None if self.scale is None else self.scale.finish(self.ranks.reduce)

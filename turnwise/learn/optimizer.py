@@ -6,7 +6,7 @@ say how the state is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal
 
 import torch
@@ -26,6 +26,8 @@ PIECE = 2**24
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 _KINDS = ("master", "residual", *_MOMENTS, *(f"{moment}_scale" for moment in _MOMENTS))
 _EPS = 1e-6
+_BUCKET = 2**24
+"""Numbers that ranks sum at once: few sums, and little memory besides the gradients."""
 
 
 class Optimizer:
@@ -67,12 +69,15 @@ class Optimizer:
         """Sum the gradients of all ranks, each computed from that rank's tokens."""
         if ranks.size == 1:
             return
+        whole = [each for each in self.parameters.values() if not is_sharded(each)]
         for name, parameter in self.parameters.items():
             if is_sharded(parameter):  # the backward pass has summed it
                 self._parts[name].grad = None if parameter.grad is None else local(parameter.grad)
-                continue
-            mine = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = ranks.reduce(mine)
+        for bucket in _buckets(whole):
+            mine = [torch.zeros_like(each) if each.grad is None else each.grad for each in bucket]
+            total = ranks.reduce(torch.cat([gradient.flatten().float() for gradient in mine]))
+            for parameter, part in zip(bucket, total.split([each.numel() for each in bucket]), strict=True):
+                parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
     @torch.no_grad()
     def clip(self, limit: float, *, scale: float = 1.0, ranks: Ranks = ALONE) -> float:
@@ -189,6 +194,18 @@ class Optimizer:
             part, blocks = slice(start, start + size), slice(start // BLOCK, -(-(start + size) // BLOCK))
             mine = {kind: tensor[blocks if kind.endswith("scale") else part] for kind, tensor in kept.items()}
             yield Piece(weight=weight[part], gradient=gradient[part], kept=mine, start=before + start)
+
+
+def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Neighbouring parameters with about `_BUCKET` numbers together."""
+    bucket: list[nn.Parameter] = []
+    for parameter in parameters:
+        bucket.append(parameter)
+        if sum(each.numel() for each in bucket) >= _BUCKET:
+            yield bucket
+            bucket = []
+    if bucket:
+        yield bucket
 
 
 def _part_of(parameter: nn.Parameter) -> nn.Parameter:

@@ -8,6 +8,8 @@ from functools import reduce
 from operator import add
 from typing import Literal
 
+from torch import Tensor
+
 from turnwise.algorithm import Algorithm, Loss
 from turnwise.batch import TokenBatch
 from turnwise.ops.diagnostics import TurnTable
@@ -45,20 +47,20 @@ def report_of(row: Algorithm, batch: TokenBatch, updates: Sequence[Update], *, r
     metrics = {f"loss/{name}": _mean([update.loss[name] for update in updates]) for name in updates[0].loss}
     del metrics["loss/total"]
     norms = [update.gradient_norm for update in updates]
-    sizes = ranks.gather((batch.sequences, batch.tokens))
+    shares = ranks.gather((batch.sequences, batch.tokens, _errors_of(batch, row.critic.level)))
     metrics |= table.totals() | {
         "train/updates": float(len(updates)),
         "train/skipped": float(sum(not update.taken for update in updates)),
         "train/gradient_norm": _mean(norms),
         "train/gradient_norm_max": max(norms, key=badness),
         "train/learning_rate": rate,
-        "train/sequences": float(sum(sequences for sequences, _ in sizes)),
-        "train/tokens": float(sum(tokens for _, tokens in sizes)),
+        "train/sequences": float(sum(sequences for sequences, _, _ in shares)),
+        "train/tokens": float(sum(tokens for _, tokens, _ in shares)),
     }
     critic_norms = [update.critic_gradient_norm for update in updates if update.critic_gradient_norm is not None]
     if critic_norms:
         metrics["train/critic_gradient_norm"] = _mean(critic_norms)
-        metrics["train/explained_variance"] = explained_variance(batch, row.critic.level)
+        metrics["train/explained_variance"] = _explained([errors for _, _, errors in shares])
     scales = [update.scale for update in updates if update.scale is not None]
     if scales:
         metrics["train/scale"] = _mean([scale.value for scale in scales])
@@ -76,13 +78,45 @@ def numbers_of(loss: Loss) -> dict[str, float]:
 
 def explained_variance(batch: TokenBatch, level: Literal["none", "token", "turn"] = "token") -> float:
     """1 − Var(return − value) / Var(return) where a critic of this level is trained: 1 is perfect, 0 knows the mean."""
+    return _explained([_errors_of(batch, level)])
+
+
+def _errors_of(batch: TokenBatch, level: Literal["none", "token", "turn"]) -> tuple[Moments, Moments]:
+    """The returns where a critic is trained, and its errors there."""
     if batch.value_T is None or batch.return_T is None or level == "none":
-        return 0.0
+        return Moments(), Moments()
     valued_T = valued_tokens(batch, level)
     returns = batch.return_T[valued_T].double()
-    errors = returns - batch.value_T[valued_T].double()
-    spread = float(returns.var(correction=0))
-    return 1 - float(errors.var(correction=0)) / spread if spread > _EQUAL else 0.0
+    return Moments.of(returns), Moments.of(returns - batch.value_T[valued_T].double())
+
+
+def _explained(shares: Sequence[tuple[Moments, Moments]]) -> float:
+    spread = variance([returns for returns, _ in shares])
+    return 1 - variance([errors for _, errors in shares]) / spread if spread > _EQUAL else 0.0
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean and population variance of some numbers."""
+
+    count: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+
+    @classmethod
+    def of(cls, values: Tensor) -> Moments:
+        if not values.numel():
+            return cls()
+        return cls(values.numel(), float(values.mean()), float(values.var(correction=0)))
+
+
+def variance(shares: Sequence[Moments]) -> float:
+    """The population variance of numbers that are dealt over shares; 0 if there are none."""
+    total = sum(share.count for share in shares)
+    weights = [share.count / max(total, 1) for share in shares]
+    mean = sum(weight * share.mean for weight, share in zip(weights, shares, strict=True))
+    spreads = [share.variance + (share.mean - mean) ** 2 for share in shares]
+    return sum(weight * spread for weight, spread in zip(weights, spreads, strict=True))
 
 
 def badness(norm: float) -> tuple[bool, float]:

@@ -38,8 +38,10 @@ def token_rows(learner: Learner, batch: TokenBatch) -> Iterator[dict[str, Any]]:
     Demonstrations have neither; their batches also have no `ratio` and `clipped`.
     """
     streams = {name: _by_trajectory(batch, values_T) for name, values_T in _streams(learner, batch).items()}
-    for number, (trajectory, spans) in enumerate(zip(batch.trajectory_names, sampled_spans(batch), strict=True)):
-        yield {"id": trajectory, "spans": spans, **{name: values[number] for name, values in streams.items()}}
+    spans = sampled_spans(batch)
+    for number in sorted(set(batch.trajectory_S.tolist())):  # other ranks have the rest
+        values = {name: values[number] for name, values in streams.items()}
+        yield {"id": batch.trajectory_names[number], "spans": spans[number], **values}
 
 
 def sampled_spans(batch: TokenBatch) -> list[list[tuple[int, int]]]:

@@ -10,9 +10,12 @@ from typing import Any, Self
 
 
 class Interrupts:
-    """Notices SIGINT and SIGTERM: `with Interrupts(print) as interrupts: ... if interrupts.requested: ...`."""
+    """Notices SIGINT and SIGTERM: `with Interrupts(print) as interrupts: ... if interrupts.requested: ...`.
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    Several ranks take no note: their launcher also interrupts those that are left when one has died.
+    """
+
+    def __init__(self, note: Callable[[str], None] | None) -> None:
         self.requested = False
         self._note = note
         self._before: dict[signal.Signals, Any] = {}
@@ -31,4 +34,5 @@ class Interrupts:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        self._note("finishing this step, then saving; once more stops at once")
+        if self._note is not None:
+            self._note("finishing this step, then saving; once more stops at once")

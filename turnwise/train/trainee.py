@@ -86,7 +86,8 @@ class Trainee:
                 self.learner.free_gradients()
             if self.recipe.log.rollouts and step % self.recipe.checkpoint.every == 0:
                 lines = self.learner.ranks.gather(list(token_rows(self.learner, batch)))
-                lesson.tokens = [line for rank in lines for line in rank]
+                place = {name: number for number, name in enumerate(batch.trajectory_names)}
+                lesson.tokens = sorted((line for rank in lines for line in rank), key=lambda line: place[line["id"]])
             lesson.report = report
         except NonFiniteError as error:
             self.guard.broken(step=step, text=str(error))

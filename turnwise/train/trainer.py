@@ -96,7 +96,7 @@ class Trainer:
 
     def run(self) -> dict[str, Any]:
         """Train to the last step, or until the user or the guard stops it; returns a summary."""
-        with Interrupts(self.console.note) as interrupts:
+        with Interrupts(self.console.note if self.ranks.size == 1 else None) as interrupts:
             try:
                 if self.progress.step == 0:
                     self.progress.pools = {seat: [0] for seat in self.cast.pools}
