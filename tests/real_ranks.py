@@ -1,0 +1,98 @@
+"""Real ranks for tests: processes that are told what torchrun tells them, forked from one that has imported torch.
+
+    python -m tests.real_ranks FOLDER 10        every preset on 1, 2 and 3 ranks, ten steps
+
+Only importing is shared: the ranks meet over sockets, as torchrun's do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch.distributed import TCPStore
+
+from tests.learn.small_learners import drift, make_groups, make_policy, weights
+from turnwise.algorithm import PRESETS, preset
+from turnwise.learn.learner import Learner
+from turnwise.recipe.schema import Train
+from turnwise.torch_ranks import join
+
+SIZES = (1, 2, 3)
+SETTINGS = Train(learning_rate=1e-4, critic_learning_rate=1e-4)
+LONGER = {"st-ppo": 10, "grpo": 10}
+"""Steps of the presets whose weights are compared; the others take as many as the command says."""
+
+
+def start(size: int, work: Callable[[], object], log: Path | None = None) -> list[int]:
+    """Fork `size` ranks that do the work and exit; returns their process ids. They write to the log if there is one."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    _STORES.append(store)  # it ends with this process, as a launcher's does
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(size)}
+    told["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    return [_fork({**told, "RANK": str(rank), "LOCAL_RANK": str(rank)}, work, log) for rank in range(size)]
+
+
+_STORES: list[TCPStore] = []
+
+
+def _fork(told: Mapping[str, str], work: Callable[[], object], log: Path | None) -> int:
+    child = os.fork()
+    if child:
+        return child
+    os.environ.update(told)
+    os.setpgid(0, 0)
+    if log is not None:
+        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+    code: object = 0
+    try:
+        work()
+    except SystemExit as end:
+        code = end.code
+    except BaseException:
+        traceback.print_exc(file=sys.__stderr__)
+        code = 1
+    sys.stdout.flush()
+    os._exit(code if isinstance(code, int) else 0)
+
+
+def finish(processes: list[int]) -> list[int]:
+    """Wait for all; returns how each ended (negative: the signal that killed it)."""
+    return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+
+
+def learn(folder: Path, steps: int) -> None:
+    """Presets learn from groups of uneven lengths; rank 0 writes the numbers of every step and the last weights."""
+    ranks, groups = join(), drift(make_groups(tasks=5, size=3), by=0.3)
+    rows: dict[str, list[dict[str, float]]] = {}
+    for name in PRESETS:
+        learner = Learner(make_policy(), preset(name), SETTINGS, seed=0, ranks=ranks)
+        rows[name] = []
+        for step in range(1, max(steps, LONGER.get(name, 0)) + 1):
+            batch = learner.prepare(groups)
+            assert batch is not None
+            rows[name].append(learner.learn(batch, step).metrics)
+        if ranks.rank == 0:
+            save_file(weights(learner), folder / f"{name}-{ranks.size}.safetensors")
+    if ranks.rank == 0:
+        (folder / f"{ranks.size}.json").write_text(json.dumps(rows))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    folder, steps = Path(sys.argv[1]), int(sys.argv[2])
+    codes = [finish(start(size, partial(learn, folder, steps))) for size in SIZES]
+    print(json.dumps(codes))
+
+
+if __name__ == "__main__":
+    main()
