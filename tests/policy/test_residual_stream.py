@@ -41,13 +41,14 @@ def test_a_wide_stream_is_nearer_to_the_model_in_single_precision() -> None:
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=VOCABULARY, hidden_size=128, intermediate_size=384, num_hidden_layers=24, num_attention_heads=4,
-        num_key_value_heads=2, initializer_range=0.1,
+        num_key_value_heads=2, initializer_range=0.03,
     )  # fmt: skip
     narrow: Any = Qwen2ForCausalLM(config).to(torch.bfloat16)  # pyright: ignore[reportArgumentType]
     wide, exact = copy.deepcopy(narrow), copy.deepcopy(narrow).float()
     widen_residual(wide)
     near, far = ((hidden(model) - hidden(exact)).square().mean() for model in (wide, narrow))
-    assert float(near) < 0.6 * float(far)
+    # With larger weights the layers amplify the noise of all earlier roundings, and this one counts for less.
+    assert float(near) < 0.5 * float(far)
 
 
 def test_models_in_single_precision_and_other_families_stay_as_they_are() -> None:
