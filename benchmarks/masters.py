@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import cache
 from statistics import mean, stdev
 
 import torch
@@ -34,6 +35,7 @@ MOMENTS: tuple[Moments, ...] = ("fp32", "bf16", "int8")
 Step = Callable[[float], None]
 
 
+@cache
 def batches(count: int, each: int, seed: int, device: str) -> list[TokenBatch]:
     """Demonstrations of the expert, packed."""
     tokenizer = AutoTokenizer.from_pretrained(resolve_model("nano"))
