@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--big", action="store_true", help="SmolLM2-135M's shape instead of nano")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=8, help="demonstrations per step")
     parser.add_argument("--rate", type=float, default=2e-5)
     arguments = parser.parse_args()
