@@ -6,10 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from turnwise.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class EngineError(Exception):
+    """An engine failed to continue a session; says nothing about the policy. `timed_out`: it did not answer."""
+
+    def __init__(self, text: str, *, timed_out: bool = False) -> None:
+        super().__init__(text)
+        self.timed_out = timed_out
 
 
 class Finish(StrEnum):
@@ -104,6 +115,14 @@ class EngineSetup:
     memory_bytes: int
     """For keys and values."""
     seed: int
+    urls: tuple[str, ...] = ()
+    """The servers of this policy, if it samples in other processes."""
+    folder: Path | None = None
+    """Where weights for other processes are written; None: a temporary folder."""
+    ranks: Ranks = ALONE
+    """All of them use the same servers; `publish` is called on each."""
+    note: Callable[[str], None] = lambda _: None
+    """Shows the user a line."""
 
 
 class Engine(Protocol):

@@ -128,7 +128,7 @@ def estimate(recipe: Recipe, *, rates: Rates | None = None) -> CostEstimate:
 
 def _all_memory(recipe: Recipe, length: int, device: str) -> dict[str, int]:
     """Bytes by part, of every policy: frozen policies and pool snapshots only have weights."""
-    parts: dict[str, int] = {"engine": int(recipe.engine.memory_gib * GIB)}
+    parts: dict[str, int] = {"engine": int(recipe.engine.memory_gib * GIB)} if recipe.engine.kind == "torch" else {}
     pools = [(choice.pool, choice.keep) for choice in recipe.seats.values() if choice.pool is not None]
     for name, choice in policies_of(recipe).items():
         own, shape = recipe_of(recipe, name), read_shape(choice.model)
