@@ -100,6 +100,23 @@ class Weights:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Start:
+    """How to start engine servers on this machine."""
+
+    servers: int = 1
+    python: str = ""
+    """The interpreter that has the server installed; empty: this one."""
+    devices: tuple[str, ...] = ()
+    """CUDA devices of each server, such as "1" or "2,3"."""
+    arguments: tuple[str, ...] = ()
+    """More arguments of its command."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """More environment variables."""
+    seconds: float = 600.0
+    """How long it may take until it answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineSetup:
     """What an engine is made from. An outside engine is called with it: `MyEngine(setup, **options)`."""
 
@@ -117,6 +134,8 @@ class EngineSetup:
     seed: int
     urls: tuple[str, ...] = ()
     """The servers of this policy, if it samples in other processes."""
+    start: Start | None = None
+    """Start such servers here, in place of `urls`."""
     folder: Path | None = None
     """Where weights for other processes are written; None: a temporary folder."""
     ranks: Ranks = ALONE

@@ -25,6 +25,7 @@ from turnwise.engine.probing import probe_ids
 from turnwise.engine.publishing import Publisher
 from turnwise.engine.sampling import session_seed
 from turnwise.engine.servers import Server, ServerError, make_client
+from turnwise.engine.supervisor import Supervisor
 from turnwise.engine.wires import RESET, Answer, Ask, Call, Wire
 
 TOKEN = "TURNWISE_ENGINE_TOKEN"
@@ -40,8 +41,16 @@ class RemoteEngine:
     """Samples on one or more servers: `engine: {kind: turnwise, urls: [http://127.0.0.1:8100]}` in a recipe."""
 
     def __init__(
-        self, setup: EngineSetup, *, wire: Wire, seconds: float = 240.0, load_seconds: float = 600.0, dtype: str = ""
+        self,
+        setup: EngineSetup,
+        *,
+        wire: Wire,
+        supervisor: Supervisor | None = None,
+        seconds: float = 240.0,
+        load_seconds: float = 600.0,
+        dtype: str = "",
     ) -> None:
+        self._supervisor = supervisor
         self.capacity, self.setup, self.wire = setup.capacity, setup, wire
         self._seed, self._seconds = setup.seed, seconds
         self._vocabulary = int(setup.model.config.get_text_config().vocab_size)
@@ -103,7 +112,19 @@ class RemoteEngine:
 
     def publish(self, weights: Weights | None, version: int) -> None:
         """Give the weights to every server and probe them; ValueError if no server is left."""
-        self._publisher.publish(weights, version)
+        self._revive()
+        try:
+            self._publisher.publish(weights, version)
+        except ValueError:
+            if not self._revive():
+                raise
+            self._publisher.publish(weights, version)
+
+    def _revive(self) -> bool:
+        """Whether servers of ours had died and were started again; every rank hears of it."""
+        if self.setup.start is None:
+            return False
+        return self.setup.ranks.broadcast(self._supervisor is not None and self._supervisor.revive())
 
     def close(self, session: str) -> None:
         """Forget a session; its server hears of it with the next request."""
@@ -131,6 +152,8 @@ class RemoteEngine:
         self._thread.join(timeout=10)
         self._loop.close()
         self._publisher.remove()
+        if self._supervisor is not None:
+            self._supervisor.close()
 
     # Inside the loop.
 

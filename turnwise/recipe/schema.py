@@ -104,6 +104,28 @@ class Rollout(Settings):
     that costs nothing, which is synchronous runs in environments that answer inline."""
 
 
+class StartChoice(Settings):
+    """Servers to start on this machine. In YAML `start: 2` is short for `start: {servers: 2}`."""
+
+    servers: int = Field(default=1, ge=1)
+    """How many, each with a copy of the model."""
+    python: str = ""
+    """The interpreter of the environment that has the server installed; empty: the trainer's own."""
+    devices: tuple[str, ...] = ()
+    """CUDA devices of each server, such as "1" or "2,3"; empty: all that the trainer sees."""
+    arguments: tuple[str, ...] = ()
+    """More arguments of the server's command."""
+    env: dict[str, str] = {}
+    """More environment variables of the server."""
+    seconds: float = Field(default=600.0, gt=0)
+    """How long a server may take until it answers."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"servers": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 class EngineChoice(Settings):
     """What samples the tokens. In YAML `engine: torch` is short for `engine: {kind: torch}`."""
 
@@ -112,6 +134,8 @@ class EngineChoice(Settings):
     as package.module:Class."""
     urls: tuple[str, ...] | dict[str, tuple[str, ...]] = ()
     """Servers such as http://127.0.0.1:8100; where several models play, a list for each by its name."""
+    start: StartChoice | None = None
+    """Start servers on this machine, in place of urls; they end with the run, however it ends."""
     memory_gib: float = Field(default=0.5, gt=0)
     """Memory for keys and values."""
     options: dict[str, Any] = {}

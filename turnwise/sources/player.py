@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from turnwise.engine.contract import EngineSetup, SamplingParams, Weights
+from turnwise.engine.contract import EngineSetup, SamplingParams, Start, Weights
 from turnwise.engine.kinds import IN_PROCESS, check_engine, make_engines
 from turnwise.policy.rendering import Renderer
 from turnwise.ranks import ALONE, Ranks
@@ -131,7 +131,8 @@ class Player:
     def _setups(self, choice: EngineChoice, folder: Path | None, note: Callable[[str], None]) -> list[EngineSetup]:
         voices = self._cast.voices
         urls = choice.urls_of([voice.name for voice in voices])
-        check_engine(choice.kind, choice.options, urls)
+        check_engine(choice.kind, choice.options, urls, starts=choice.start is not None)
+        start = None if choice.start is None else Start(**choice.start.model_dump())
         return [
             EngineSetup(
                 policy=voice.name,
@@ -142,6 +143,7 @@ class Player:
                 memory_bytes=int(choice.memory_gib * 2**30) // len(voices),
                 seed=self._seed,
                 urls=urls[voice.name],
+                start=start,
                 folder=folder,
                 ranks=self._ranks,
                 note=note,
