@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
-from turnwise.engine.contract import Engine, EngineSetup, SamplingParams, Weights
-from turnwise.engine.kinds import ENGINES, make_engines
+from turnwise.engine.contract import EngineSetup, SamplingParams, ServerStart, Weights
+from turnwise.engine.kinds import IN_PROCESS, check_engine, make_engines
 from turnwise.policy.rendering import Renderer
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import CONTEXT, EngineChoice, Rollout
@@ -35,12 +36,15 @@ class Player:
         engine: EngineChoice | None = None,
         lockstep: bool = True,
         ranks: Ranks = ALONE,
+        folder: Path | None = None,
+        note: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`folder` is where engines in other processes find weights; `note` shows what they have to say."""
         choice = engine or EngineChoice()
         self._cast, self._rollout, self._seed, self._ranks = cast, rollout, seed, ranks
-        self._engines = _make_engines(cast, rollout, choice, seed)
-        # User-defined engines do not coordinate, so only a single one can wait for every episode.
-        together = choice.kind in ENGINES or len(self._engines) == 1
+        self._engines = make_engines(choice.kind, self._setups(choice, folder, note), choice.options)
+        # Only the engines in this process coordinate; of others, a single one can wait for every episode.
+        together = choice.kind == IN_PROCESS or len(self._engines) == 1
         able = together and all(engine.lockstep for engine in self._engines.values())
         self.lockstep = lockstep and able
         self._sampling = SamplingParams(max_tokens=rollout.max_tokens, temperature=rollout.temperature)
@@ -50,8 +54,11 @@ class Player:
         if rollout.lockstep and not able:
             self.close()
             raise ValueError("rollout.lockstep is true, but the engine (engine.kind) cannot wait for every episode")
-        for voice in cast.voices:
-            self._send(voice, voice.version)
+        try:
+            self.replaced(cast.voices)
+        except BaseException:
+            self.close()
+            raise
 
     def make_scheduler(self) -> Scheduler:
         """A scheduler with the recipe's limits; each event loop needs its own."""
@@ -83,7 +90,7 @@ class Player:
                 self._send(voice, version)
 
     def replaced(self, voices: Sequence[Voice]) -> None:
-        """The weights of these frozen voices have changed."""
+        """The weights of these voices are new, or have changed while they were frozen."""
         for voice in voices:
             self._send(voice, voice.version)
 
@@ -121,6 +128,29 @@ class Player:
         self.scheduler.close()
         self._runner.close()
 
+    def _setups(self, choice: EngineChoice, folder: Path | None, note: Callable[[str], None]) -> list[EngineSetup]:
+        voices = self._cast.voices
+        urls = choice.urls_of([voice.name for voice in voices])
+        check_engine(choice.kind, choice.options, urls, starts=choice.start is not None)
+        start = None if choice.start is None else ServerStart(**choice.start.model_dump())
+        return [
+            EngineSetup(
+                policy=voice.name,
+                model_name=voice.policy.model.name_or_path or "",
+                model=(voice.copy or voice.policy).model,
+                tokenizer=voice.policy.tokenizer,
+                capacity=self._rollout.context or min(voice.policy.room or CONTEXT, CONTEXT),
+                memory_bytes=int(choice.memory_gib * 2**30) // len(voices),
+                seed=self._seed,
+                urls=urls[voice.name],
+                start=start,
+                folder=folder,
+                ranks=self._ranks,
+                note=note,
+            )
+            for voice in voices
+        ]
+
     def _speaker(self, voice: Voice, sampling: SamplingParams) -> PolicyAgent:
         engine = self._engines[voice.name]
         return PolicyAgent(engine=engine, renderer=voice.renderer, sampling=sampling, policy=voice.label)
@@ -155,19 +185,3 @@ def _agent(player: Voice | Pool | Agent, speakers: dict[str, PolicyAgent]) -> Ag
     if isinstance(player, Voice):
         return speakers[player.name]
     return PoolAgent([speakers[voice.name] for voice in player.held.values()])
-
-
-def _make_engines(cast: Cast, rollout: Rollout, choice: EngineChoice, seed: int) -> dict[str, Engine]:
-    setups = [
-        EngineSetup(
-            policy=voice.name,
-            model_name=voice.policy.model.name_or_path or "",
-            model=(voice.copy or voice.policy).model,
-            tokenizer=voice.policy.tokenizer,
-            capacity=rollout.context or min(voice.policy.room or CONTEXT, CONTEXT),
-            memory_bytes=int(choice.memory_gib * 2**30) // len(cast.voices),
-            seed=seed,
-        )
-        for voice in cast.voices
-    ]
-    return make_engines(choice.kind, setups, choice.options)

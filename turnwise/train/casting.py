@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from turnwise.engine.kinds import ENGINES
+from turnwise.engine.kinds import IN_PROCESS
 from turnwise.envs.faults import close_quietly
 from turnwise.envs.registry import make
 from turnwise.outside import load_class
@@ -24,7 +24,7 @@ _AGENTS: dict[str, Callable[[], Agent]] = {"random": RandomAgent, "oracle": Orac
 
 def samples_from_copies(recipe: Recipe, ranks: Ranks) -> bool:
     """Whether an engine in this process needs its own weights, because the learner's are sharded."""
-    return recipe.train.ranks == "sharded" and ranks.size > 1 and recipe.engine.kind in ENGINES
+    return recipe.train.ranks == "sharded" and ranks.size > 1 and recipe.engine.kind == IN_PROCESS
 
 
 def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy], *, with_copies: bool = False) -> Cast:

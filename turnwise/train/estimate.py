@@ -139,7 +139,7 @@ def memory_by_part(recipe: Recipe, length: int, device: str) -> dict[str, int]:
 
     An engine that releases its memory shares it with what only learning needs: gradients, activations and logits.
     """
-    parts: dict[str, int] = {"engine": int(recipe.engine.memory_gib * GIB)}
+    parts: dict[str, int] = {"engine": int(recipe.engine.memory_gib * GIB)} if recipe.engine.kind == "torch" else {}
     pools = [(choice.pool, choice.keep) for choice in recipe.seats.values() if choice.pool is not None]
     for name, choice in policies_of(recipe).items():
         own, shape = recipe_of(recipe, name), read_shape(choice.model)

@@ -41,6 +41,8 @@ from turnwise.types import Group
 
 Status = Literal["running", "finished", "interrupted", "stopped"]
 
+PUBLISHED = "published"
+"""The folder of a run where engines in other processes find the newest weights; it is removed at the end."""
 _SAMPLES = 3
 """Held-out episodes shown before and after training."""
 _SHOWN_ERRORS = 3
@@ -84,6 +86,8 @@ class Trainer:
             seed=recipe.seed,
             lockstep=plays_in_lockstep(recipe),
             ranks=ranks,
+            folder=run.path / PUBLISHED,
+            note=console.note,
         )
         for trainee in self.trainees:
             trainee.learner.hold = self.player.paused
