@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from turnwise.cluster.parcels import News, Parcels
@@ -21,12 +22,14 @@ class PlayerActor:
     """What runs inside a Ray actor. It knows nothing of Ray."""
 
     def __init__(self, build: Build, recipe: Mapping[str, Any]) -> None:
-        self._cast, self._player = build(recipe)
-        self._scheduler = self._player.make_scheduler()
-        self._voices = {voice.name: voice for voice in self._cast.voices}
+        # Loading waits for `ready`: an error there reaches the caller as it is, and one here would not.
+        self._load = partial(build, recipe)
 
     async def ready(self) -> str:
-        """The machine it is on."""
+        """Load the models; returns the machine it is on."""
+        self._cast, self._player = await asyncio.to_thread(self._load)
+        self._scheduler = self._player.make_scheduler()
+        self._voices = {voice.name: voice for voice in self._cast.voices}
         return platform.node()
 
     async def update(self, news: News) -> None:

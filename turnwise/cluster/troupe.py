@@ -89,6 +89,7 @@ class Troupe:
         self._last_seen, self._last_reason = time.monotonic(), ""
         self._past_seconds = 0.0
         self._losses = 0
+        self._failure: Exception | None = None
         self._loop = asyncio.new_event_loop()
         self._changed = asyncio.Condition()
         self._thread = threading.Thread(target=self._loop.run_forever, name="turnwise-cluster", daemon=True)
@@ -134,6 +135,10 @@ class Troupe:
                 await self._serve(number, player)
             except LostError as error:
                 await self._lost(f"player {number} did not start: {error}")
+            except Exception as error:  # the edge of the thread: whoever wants to play raises it
+                self._failure = error
+                await self._notify()
+                return
             finally:
                 player.kill()
 
@@ -222,8 +227,10 @@ class Troupe:
                     self._require_hope()
 
     def _require_hope(self) -> None:
-        """ValueError if no player is there and none can be expected."""
+        """Raise if no player is there and none can be expected."""
         choice = self._choice
+        if self._failure is not None:
+            raise self._failure
         if self._losses > choice.losses:
             raise ValueError(
                 f"{counted(self._losses, 'player')} of the cluster were lost (cluster.losses is {choice.losses}); "
