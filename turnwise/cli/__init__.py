@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from turnwise import __version__
-from turnwise.cli import catalog, comparing, inspection, report, reproduction, training
+from turnwise.cli import catalog, clusters, comparing, inspection, report, reproduction, training
 from turnwise.outside import look_in
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -52,3 +52,5 @@ COMMANDS = {
 
 for name, command in COMMANDS.items():
     app.command(name)(command)
+
+app.add_typer(clusters.app, name="cluster")

@@ -50,6 +50,18 @@ def machines() -> set[str]:
     return {f"{node['NodeManagerHostname']} ({node['NodeID'][:6]})" for node in ray.nodes() if node["Alive"]}
 
 
+def list_machines(address: str | None) -> list[tuple[str, str, str, str, str]]:
+    """Name, state, CPUs, GPUs and memory in GiB of every machine."""
+    connect(ClusterChoice(address=address))
+    found: list[tuple[str, str, str, str, str]] = []
+    for node in import_ray().nodes():
+        has = node["Resources"]
+        amounts = [f"{has.get(name, 0):g}" for name in ("CPU", "GPU")]
+        state = "up" if node["Alive"] else "gone"
+        found.append((node["NodeManagerHostname"], state, *amounts, f"{has.get('memory', 0) / 2**30:.0f}"))
+    return found
+
+
 class RayPlayer:
     """A player in an actor: it is not restarted by Ray, because a new one must first get the weights."""
 

@@ -130,13 +130,14 @@ class EngineChoice(Settings):
 class ClusterChoice(Settings):
     """Who plays, on many machines. In YAML `cluster: 8` is short for `cluster: {players: 8}`. Needs turnwise[ray]."""
 
-    players: int = Field(ge=1)
+    players: int = Field(default=2, ge=1)
     """Processes that play episodes, on any machines of the Ray cluster."""
     address: str | None = None
     """Of the cluster: host:port, or auto. None: RAY_ADDRESS if that is set, else Ray is started on this machine."""
     cpus: float = Field(default=1.0, gt=0)
+    """CPUs that each player needs."""
     gpus: float = Field(default=0.0, ge=0)
-    """What each player needs. With torch as the engine it samples on its own copy of the model."""
+    """GPUs that each player needs. With torch as the engine it samples on its own copy of the model."""
     at_once: int = Field(default=32, ge=1)
     """Episodes that one player plays at a time."""
     episode_seconds: float = Field(default=3600.0, gt=0)
