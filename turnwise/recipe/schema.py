@@ -174,6 +174,32 @@ class EngineChoice(Settings):
         return {voice: self.urls.get(voice, ()) for voice in voices}
 
 
+class ClusterChoice(Settings):
+    """Who plays, on many machines. In YAML `cluster: 8` is short for `cluster: {players: 8}`. Needs turnwise[ray]."""
+
+    players: int = Field(default=2, ge=1)
+    """Processes that play episodes, on any machines of the Ray cluster."""
+    address: str | None = None
+    """Of the cluster: host:port, or auto. None: RAY_ADDRESS if that is set, else Ray is started on this machine."""
+    cpus: float = Field(default=1.0, gt=0)
+    """CPUs that each player needs."""
+    gpus: float = Field(default=0.0, ge=0)
+    """GPUs that each player needs. With torch as the engine it samples on its own copy of the model."""
+    at_once: int = Field(default=32, ge=1)
+    """Episodes that one player plays at a time."""
+    episode_seconds: float = Field(default=3600.0, gt=0)
+    """A player that takes longer for one episode, or for new weights, is replaced."""
+    start_seconds: float = Field(default=300.0, gt=0)
+    """How long to wait while there is no player at all."""
+    losses: int = Field(default=100, ge=0)
+    """Lost players that are replaced before the run ends."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"players": value} if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 class Train(Settings):
     """How the policy learns."""
 
@@ -382,6 +408,8 @@ class Recipe(Settings):
     algorithm: Algorithm
     rollout: Rollout = Rollout()
     engine: EngineChoice = EngineChoice()
+    cluster: ClusterChoice | None = None
+    """Let a cluster play the episodes; None: this process plays them."""
     train: Train = Train()
     sft: Sft | None = None
     source: SourceChoice = SourceChoice()

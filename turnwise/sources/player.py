@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from turnwise.engine.contract import EngineSetup, SamplingParams, ServerStart, Weights
 from turnwise.engine.kinds import IN_PROCESS, check_engine, make_engines
@@ -15,14 +16,61 @@ from turnwise.recipe.schema import CONTEXT, EngineChoice, Rollout
 from turnwise.rollout.agents import Agent, PoolAgent
 from turnwise.rollout.episode import EpisodeSpec, Limits
 from turnwise.rollout.policy_agent import PolicyAgent
-from turnwise.rollout.scheduler import Agents, Finished, Scheduler, in_groups
+from turnwise.rollout.scheduler import Agents, Finished, Scheduler, Specs, in_groups
 from turnwise.sources.cast import Cast, Pool, Voice
 from turnwise.types import Group
 from turnwise.waiting import LoopRunner
 
 
+class Playing(Protocol):
+    """What plays the episodes of a run: this process, or the players of a cluster."""
+
+    @property
+    def renderer(self) -> Renderer:
+        """How the first policy that learns is spoken to."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that an episode of the first policy that learns may have."""
+        ...
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time that the engines have spent running their models."""
+        ...
+
+    def play(self, specs: Sequence[EpisodeSpec], temperature: float | None = None) -> list[Group]:
+        """All episodes, in the order of the specs; every rank gets all groups."""
+        ...
+
+    def episodes(self, specs: Specs) -> AsyncGenerator[Finished]:
+        """Episodes as they finish, for a loop that plays ahead of the learner."""
+        ...
+
+    def make_scheduler(self) -> Scheduler:
+        """A scheduler in this process with the recipe's limits."""
+        ...
+
+    def publish(self, version: int) -> None:
+        """The weights of those that learn have changed."""
+        ...
+
+    def replaced(self, voices: Sequence[Voice]) -> None:
+        """The weights of these frozen voices have changed."""
+        ...
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Pause sampling while the learner's weights change."""
+        ...
+
+    def close(self) -> None:
+        """End everything that it has started."""
+        ...
+
+
 class Player:
-    """Plays any number of episodes in parallel.
+    """Plays any number of episodes in parallel, in this process.
 
     Example: `Player(Cast.alone(policy, renderer), rollout=recipe.rollout, seed=0).play(specs, temperature=0.0)`.
     """
@@ -62,8 +110,13 @@ class Player:
 
     def make_scheduler(self) -> Scheduler:
         """A scheduler with the recipe's limits; each event loop needs its own."""
-        limits = Limits(max_turns=self._rollout.max_turns, step_seconds=self._rollout.step_seconds)
-        return Scheduler(concurrency=self._rollout.concurrency, limits=limits, seed=self._seed)
+        return make_scheduler(self._rollout, self._seed)
+
+    async def episodes(self, specs: Specs) -> AsyncGenerator[Finished]:
+        """Episodes as they finish, sampled as in training, in the caller's event loop."""
+        async with self.make_scheduler() as scheduler, aclosing(scheduler.episodes(specs, self.agents())) as ends:
+            async for episode in ends:
+                yield episode
 
     def agents(self, temperature: float | None = None) -> Agents:
         """Who plays each seat; by default policies sample as in training."""
@@ -97,16 +150,12 @@ class Player:
     @property
     def renderer(self) -> Renderer:
         """How the first policy that learns is spoken to."""
-        return self._learning.renderer
+        return self._cast.learning.renderer
 
     @property
     def capacity(self) -> int:
         """Tokens that an episode of the first policy that learns may have."""
-        return self._engines[self._learning.name].capacity
-
-    @property
-    def _learning(self) -> Voice:
-        return next((voice for voice in self._cast.voices if voice.learns), self._cast.voices[0])
+        return self._engines[self._cast.learning.name].capacity
 
     @property
     def busy_seconds(self) -> float:
@@ -139,7 +188,7 @@ class Player:
                 model_name=voice.policy.model.name_or_path or "",
                 model=(voice.copy or voice.policy).model,
                 tokenizer=voice.policy.tokenizer,
-                capacity=self._rollout.context or min(voice.policy.room or CONTEXT, CONTEXT),
+                capacity=capacity_of(voice, self._rollout),
                 memory_bytes=int(choice.memory_gib * 2**30) // len(voices),
                 seed=self._seed,
                 urls=urls[voice.name],
@@ -177,6 +226,17 @@ class Player:
         if self.lockstep:
             requests = None if unfinished is None else min(unfinished, self._rollout.concurrency)
             next(iter(self._engines.values())).expect(requests)  # built-in engines share a thread
+
+
+def make_scheduler(rollout: Rollout, seed: int) -> Scheduler:
+    """A scheduler with the limits of a recipe."""
+    limits = Limits(max_turns=rollout.max_turns, step_seconds=rollout.step_seconds)
+    return Scheduler(concurrency=rollout.concurrency, limits=limits, seed=seed)
+
+
+def capacity_of(voice: Voice, rollout: Rollout) -> int:
+    """Tokens that an episode of this voice may have."""
+    return rollout.context or min(voice.policy.room or CONTEXT, CONTEXT)
 
 
 def _agent(player: Voice | Pool | Agent, speakers: dict[str, PolicyAgent]) -> Agent:
