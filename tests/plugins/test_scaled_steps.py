@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.ranks import on_ranks
 from tests.plugins.rows_and_batches import ST_GRPO, host_tensors
-from turnwise.algorithm import make_scale
+from turnwise.ops.weights import Counts
 from turnwise.plugins.padded import Padded, padded_loss
 from turnwise.plugins.scaled_steps import ScaledSteps
-from turnwise.ranks import alone
+from turnwise.ranks import Reduce, alone
 
 
 def trained(steps: ScaledSteps | None, optimizer: torch.optim.Optimizer, weight: Tensor, repeats: int = 2) -> Tensor:
@@ -55,15 +56,23 @@ def test_a_row_without_a_scale_has_no_factor():
     assert (steps.finish(), steps.metrics()) == (1.0, {})
 
 
-def test_micro_batches_are_measured_together():
-    weight, tensors = torch.zeros((), requires_grad=True), host_tensors()
-    scale, steps = make_scale(ST_GRPO), ScaledSteps(ST_GRPO, reduce=alone)
-    assert scale is not None
-    for rows in ([0, 1], [2, 3]):
-        padded = Padded(
-            mask=tensors["mask"][rows], old=tensors["old"][rows], advantages=tensors["advantages"][rows]
-        )
-        loss, scores = padded_loss(ST_GRPO, padded, tensors["log_probs"][rows].detach() + weight)
-        scale.observe(loss, scores)
-        steps.observe(loss, scores)
-    assert steps.finish() == scale.finish().value < 1
+@pytest.mark.parametrize("scale", ["clip-bias", {"kind": "drift", "measure": "clips"}], ids=["clip-bias", "drift"])
+def test_micro_batches_and_processes_are_measured_together(scale: object):
+    row, tensors = ST_GRPO.override({"scale": scale}), host_tensors()
+    counts = Counts.of(Padded(mask=tensors["mask"]).pack())
+
+    def factor(shares: list[list[int]], reduce: Reduce) -> float:
+        steps = ScaledSteps(row, reduce=reduce)
+        for rows in shares:
+            mask, old, advantages = (tensors[name][rows] for name in ("mask", "old", "advantages"))
+            log_probs = tensors["log_probs"][rows].detach().requires_grad_()
+            steps.observe(
+                *padded_loss(row, Padded(mask=mask, old=old, advantages=advantages), log_probs, counts=counts)
+            )
+        return steps.finish()
+
+    whole = factor([[0, 1, 2, 3]], alone)
+    assert 0 < whole < 1
+    assert factor([[2], [0, 3], [1]], alone) == pytest.approx(whole, rel=1e-5)
+    ranked = on_ranks([lambda reduce: factor([[0], [1]], reduce), lambda reduce: factor([[2, 3]], reduce)])
+    assert ranked == [pytest.approx(whole, rel=1e-5)] * 2

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -105,7 +109,10 @@ def loss_and_gradients(tuner: Any, inputs: dict[str, Tensor]) -> tuple[float, li
     [
         (clipped(weights="token-mean"), {"loss_type": "dapo"}),
         (clipped(weights="sequence-mean"), {"loss_type": "grpo"}),
-        (clipped(weights="sequence-mean", ratio="sequence"), {"importance_sampling_level": "sequence", "loss_type": "grpo"}),
+        (
+            clipped(weights="sequence-mean", ratio="sequence"),
+            {"importance_sampling_level": "sequence", "loss_type": "grpo"},
+        ),
         (clipped().override({"weights": {"kind": "constant", "length": 6}}), {"loss_type": "dr_grpo"}),
         (clipped().override(KL), {"loss_type": "dapo", "beta": 0.05, "use_bias_correction_kl": False}),
     ],
@@ -131,9 +138,7 @@ def test_a_training_run_is_trls_own(tmp_path: Path):
         tuner.train()
     moved = 0.0
     fresh = transformers.AutoModelForCausalLM.from_pretrained(resolve_model("nano"), dtype=torch.float32)
-    for mine, other, before in zip(
-        ours.model.parameters(), theirs.model.parameters(), fresh.parameters(), strict=True
-    ):
+    for mine, other, before in zip(ours.model.parameters(), theirs.model.parameters(), fresh.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-6)
         moved = max(moved, float((mine - before).detach().abs().max()))
     assert moved > 1e-4
@@ -187,3 +192,15 @@ def test_entropy_reaches_the_loss_with_its_gradient(tmp_path: Path):
     inputs = {**inputs_of(), "advantages": torch.zeros(4)}
     _, gradients = loss_and_gradients(tuner, inputs)
     assert max(float(gradient.abs().max()) for gradient in gradients) > 0
+
+
+def test_two_processes_train_as_trl_does_also_where_a_group_spans_them(tmp_path: Path):
+    root, script = Path(__file__).parents[2], Path(__file__).with_name("trl_processes.py")
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [sys.executable, *command], env=environment, capture_output=True, text=True, timeout=900, check=False
+    )
+    found = re.search(r"processes 2 apart (\S+)", result.stdout)
+    assert found, result.stderr[-2000:]
+    assert float(found[1]) < 1e-6

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.plugins.rows_and_batches import ST_GRPO, clipped, host_tensors
+from tests.plugins.rows_and_batches import clipped, host_tensors
 from turnwise.algorithm import Algorithm, preset
 from turnwise.plugins.hosts import VARIABLE
 
@@ -18,7 +22,9 @@ verl = pytest.importorskip("verl")
 core = pytest.importorskip("verl.trainer.ppo.core_algos")
 plugin = pytest.importorskip("turnwise.plugins.verl")
 ActorConfig = pytest.importorskip("verl.workers.config").ActorConfig
+PolicyLossConfig = pytest.importorskip("verl.workers.config").PolicyLossConfig
 
+ROOT = Path(__file__).parents[2]
 AGGREGATION = {
     "token-mean": "token-mean",
     "sequence-mean": "seq-mean-token-mean",
@@ -26,7 +32,7 @@ AGGREGATION = {
 }
 
 
-def config(tensors: dict[str, Tensor], *, dp_size: int = 1, share: float = 1.0) -> Any:
+def config(tensors: dict[str, Tensor], *, dp_size: int = 1, share: float = 1.0, mode: str = "vanilla") -> Any:
     """An actor's settings; `share`: these rows are only part of the step."""
     made = ActorConfig(
         strategy="fsdp",
@@ -36,6 +42,7 @@ def config(tensors: dict[str, Tensor], *, dp_size: int = 1, share: float = 1.0) 
         clip_ratio_low=0.2,
         clip_ratio_high=0.28,
         clip_ratio_c=3.0,
+        policy_loss=PolicyLossConfig(loss_mode=mode),
     )
     made.global_batch_info.update(
         dp_size=dp_size,
@@ -127,7 +134,7 @@ def test_st_ppo_takes_turn_ratios_and_scales_the_step(choose):
     assert weight.grad is not None
     gradient = float(weight.grad)
     optimizer.step()
-    factor = plugin._actor(__import__("os").environ[VARIABLE]).steps.last.value
+    factor = plugin._actor(os.environ[VARIABLE]).steps.last.value
     assert 0 < factor < 1
     assert float(weight.detach()) == pytest.approx(-gradient * factor, rel=1e-5)
     assert metrics["turnwise/clip_fraction"] > 0
@@ -135,7 +142,9 @@ def test_st_ppo_takes_turn_ratios_and_scales_the_step(choose):
 
 def test_credit_that_needs_values_is_refused_with_verls_way(choose):
     choose(preset("st-ppo"))
-    with pytest.raises(ValueError, match=r"advantage=gae needs a value for every token.*set algorithm.adv_estimator=gae"):
+    with pytest.raises(
+        ValueError, match=r"advantage=gae needs a value for every token.*set algorithm.adv_estimator=gae"
+    ):
         plugin.advantages(torch.zeros(1, 2), torch.ones(1, 2))
 
 
@@ -148,35 +157,70 @@ def test_credit_that_needs_values_is_refused_with_verls_way(choose):
         ("st-pp", "did you mean 'st-ppo'?"),
     ],
 )
-def test_a_row_that_verl_cannot_run_ends_the_process_at_start(row: str, reason: str):
-    code = "import verl, turnwise.plugins.verl"
-    result = started(code, row)
-    assert result.returncode == 1
-    assert reason in result.stderr
-    assert "Traceback" not in result.stderr
+def test_a_row_that_verl_cannot_run_is_refused_at_start(monkeypatch, row: str, reason: str):
+    monkeypatch.setenv(VARIABLE, row)
+    with pytest.raises(SystemExit, match=re.escape(reason)):
+        plugin._refuse_at_start()
 
 
-def test_verl_finds_the_plug_in_by_its_entry_point():
+def test_verl_loads_the_plug_in_by_its_entry_point_and_ends_if_the_row_cannot_run(tmp_path: Path):
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["verl.plugins"]
+    installed = tmp_path / "turnwise_points-1.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: turnwise-points\nVersion: 1\n")
+    lines = [f"{name} = {value}" for name, value in points.items()]
+    (installed / "entry_points.txt").write_text("\n".join(["[verl.plugins]", *lines, ""]))
     code = (
-        "import importlib.metadata as metadata\n"
-        "found = metadata.entry_points\n"
-        "point = metadata.EntryPoint('turnwise', 'turnwise.plugins.verl', 'verl.plugins')\n"
-        "metadata.entry_points = lambda **k: [point] if k.get('group') == 'verl.plugins' else found(**k)\n"
         "import verl\n"
-        "from verl.trainer.ppo.core_algos import get_policy_loss_fn, get_adv_estimator_fn\n"
+        "from verl.trainer.ppo.core_algos import get_adv_estimator_fn, get_policy_loss_fn\n"
         "print(get_policy_loss_fn('turnwise').__module__, get_adv_estimator_fn('turnwise').__module__)\n"
     )
-    result = started(code, "so-grpo-none", check=False, variable=False)
-    assert result.stdout.split() == ["turnwise.plugins.verl"] * 2, result.stderr
+    assert run(code, tmp_path, "st-ppo").stdout.split() == ["turnwise.plugins.verl"] * 2
+    refused = run(code, tmp_path, "grpo")
+    assert refused.returncode == 1
+    assert "TURNWISE_ALGORITHM: algorithm 'grpo' cannot run in verl" in refused.stderr
+    assert "Traceback" not in refused.stderr
 
 
-def started(code: str, row: str, *, check: bool = True, variable: bool = True) -> subprocess.CompletedProcess[str]:
-    import os
-
-    environment = {**os.environ, **({VARIABLE: row} if variable else {})}
+def run(code: str, folder: Path, row: str) -> subprocess.CompletedProcess[str]:
+    """A fresh process that finds the plug-in only by its entry point."""
+    path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, VARIABLE: row}
     return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=600)
 
 
-def test_st_grpo_is_not_refused():
-    plugin.HOST.require_loss(ST_GRPO)
-    plugin.HOST.require_credit(ST_GRPO)
+def test_the_loss_runs_inside_verls_ppo_loss(choose):
+    losses = pytest.importorskip("verl.workers.utils.losses")
+    tools = pytest.importorskip("verl.utils.tensordict_utils")
+    tensors, lengths = host_tensors(), [12, 8, 12, 10]  # response lengths without padding
+    mask = tensors["mask"] & (torch.arange(12) < torch.tensor(lengths)[:, None])
+
+    def nested(rows: Tensor) -> Tensor:
+        return torch.nested.as_nested_tensor(
+            [row[:length] for row, length in zip(rows, lengths, strict=True)], layout=torch.jagged
+        )
+
+    def called_by_verl(mode: str) -> float:
+        settings = config({**tensors, "mask": mask}, mode=mode)
+        streams = {"response_mask": mask.long(), "old_log_probs": tensors["old"], "advantages": tensors["advantages"]}
+        ids = torch.ones(4, 12, dtype=torch.long)
+        data = tools.get_tensordict(
+            {
+                "prompts": nested(ids),
+                "responses": nested(ids),
+                **{name: nested(rows) for name, rows in streams.items()},
+            },
+            non_tensor_dict={"dp_size": 2, "batch_num_tokens": int(mask.sum()) * 3, "global_batch_size": 12},
+        )
+        # verl's log-probs are those of prompt and response, shifted by one; the prompt's are never read.
+        shifted = [
+            torch.cat([torch.zeros(length - 1), row[:length], torch.zeros(1)])
+            for row, length in zip(tensors["log_probs"].detach(), lengths, strict=True)
+        ]
+        output = {"log_probs": torch.nested.as_nested_tensor(shifted, layout=torch.jagged)}
+        loss, metrics = losses.ppo_loss(settings, output, data)
+        assert "actor/pg_loss" in metrics
+        return float(loss)
+
+    choose(clipped(dual=3.0))
+    assert called_by_verl("turnwise") == pytest.approx(called_by_verl("vanilla"), rel=1e-5)

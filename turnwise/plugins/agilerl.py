@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from agilerl.algorithms.grpo import GRPO
-from agilerl.distributed import get_world_size
+from agilerl.algorithms.grpo import GRPO  # pyright: ignore[reportMissingImports]
+from agilerl.distributed import get_world_size  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -68,7 +68,9 @@ class TurnwiseGRPO(GRPO):
 
     @staticmethod
     def _check_segments_supported(importance_sampling_level: str) -> None:
-        raise ValueError("episode_segments cuts an episode into several rows; a row's loss needs it whole: leave it out")
+        raise ValueError(
+            "episode_segments cuts an episode into several rows; a row's loss needs it whole: leave it out"
+        )
 
     def _resolve_standard_loss_fn(self) -> Any:
         return self._turnwise_loss
@@ -118,7 +120,7 @@ def _host(agent: GRPO) -> Host:
         | {Need.OLD, Need.TOKEN_COUNT, Need.TURN_COUNT}
         | {need for need, given in scored.items() if given},
         instead={
-            Need.REFERENCE: "set beta to any number but 0: AgileRL then scores the reference, and the row's coef counts",
+            Need.REFERENCE: "set beta to any number but 0: AgileRL then scores the reference, with the row's coef",
             Need.SAMPLER: "use vLLM with old_logprobs_source='trainer'",
             Need.ENTROPY: "set regularizers to []",
         },

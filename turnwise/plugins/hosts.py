@@ -66,10 +66,11 @@ class Host:
             )
 
     def _unmet(self, row: Algorithm, of: tuple[str, ...], given: frozenset[Need]) -> Iterator[str]:
+        unread = () if Need.RATIO in row.facts("surrogate") else ("ratio",)
         for axis, part in row.parts():
-            if axis in of:
-                missing = [fact for fact in facts(axis, part) if isinstance(fact, Need)]
-                for need in sorted(set(missing) - given - _FROM_THE_ROW):
+            if axis in of and axis not in unread:
+                needs = {fact for fact in facts(axis, part) if isinstance(fact, Need)}
+                for need in sorted(needs - given - _FROM_THE_ROW):
                     fix = self.instead.get(need, f"choose another {axis}")
                     yield f"{axis}={part.kind} needs {need.value}, which {self.name} does not give; {fix}"
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import cache
 
 import torch
-from prime_rl.trainer.rl.loss import LossInputs, LossOutputs
+from prime_rl.trainer.rl.loss import LossInputs, LossOutputs  # pyright: ignore[reportMissingImports]
 
 from turnwise.algorithm import Algorithm, Need
 from turnwise.plugins.hosts import Host, chosen_algorithm

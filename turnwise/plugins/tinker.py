@@ -12,10 +12,11 @@ A datum has `target_tokens`, the sampler's `logprobs`, `mask` (1 where the polic
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from tinker import Datum, TensorData
+from tinker.types import Datum, TensorData  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -88,4 +89,4 @@ def _optional(data: list[Datum], name: str) -> Tensor | None:
 def _with_advantages(datum: Datum, advantages: Tensor) -> Datum:
     length = len(datum.loss_fn_inputs["target_tokens"].data)
     inputs: dict[str, Any] = {**datum.loss_fn_inputs, "advantages": TensorData.from_torch(advantages[:length])}
-    return datum.model_copy(update={"loss_fn_inputs": inputs})
+    return replace(datum, loss_fn_inputs=inputs)

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trl import GRPOConfig, GRPOTrainer
+from trl.trainer.grpo_config import GRPOConfig  # pyright: ignore[reportMissingImports]
+from trl.trainer.grpo_trainer import GRPOTrainer  # pyright: ignore[reportMissingImports]
 
 from turnwise.algorithm import Algorithm, Need
 from turnwise.ops.weights import Counts
@@ -31,9 +32,11 @@ def host(args: GRPOConfig) -> Host:
     scored = {Need.REFERENCE: args.beta != 0, Need.SAMPLER: args.use_vllm}
     return Host(
         name="TRL",
-        loss=ROW_COUNTS | {Need.OLD, Need.ENTROPY, Need.TOKEN_COUNT, Need.TURN_COUNT} | {need for need in scored if scored[need]},
+        loss=ROW_COUNTS
+        | {Need.OLD, Need.ENTROPY, Need.TOKEN_COUNT, Need.TURN_COUNT}
+        | {need for need in scored if scored[need]},
         instead={
-            Need.REFERENCE: "set beta in GRPOConfig to any number but 0: TRL then scores the reference, and the row's coef counts",
+            Need.REFERENCE: "set beta in GRPOConfig to any number but 0: TRL then scores the reference, with the row's coef",
             Need.SAMPLER: "set use_vllm in GRPOConfig: TRL records the sampler's log-probs only then",
         },
     )
@@ -119,7 +122,7 @@ class TurnwiseTrainer(GRPOTrainer):
         return loss.total * processes
 
     def _counts(self, inputs: dict[str, Any], training: bool) -> Counts:
-        """The counts of one optimiser step: TRL's share of the tokens and turns of the generation batch, and its rows."""
+        """Of one optimiser step: its share of the generation batch's tokens and turns, and its rows."""
         rows = len(inputs["completion_ids"]) * self.accelerator.num_processes
         tokens, turns = float(inputs["num_items_in_batch"]), float(inputs["turns_in_batch"])
         if not training:

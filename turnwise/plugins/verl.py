@@ -16,7 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from verl.trainer.ppo.core_algos import register_adv_est, register_policy_loss
+from verl.trainer.ppo.core_algos import (  # pyright: ignore[reportMissingImports]
+    register_adv_est,
+    register_policy_loss,
+)
 
 from turnwise.algorithm import Algorithm, Need
 from turnwise.ops.weights import Counts
