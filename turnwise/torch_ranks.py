@@ -137,7 +137,7 @@ class TorchRanks:
         except RuntimeError as error:  # the only one that gloo and NCCL raise
             if self._lookout is None:
                 raise
-            raise RankEnded(self._lookout.explain()) from error
+            raise RankEnded(self._lookout.explain(error)) from error
 
 
 class _Lookout:
@@ -171,14 +171,14 @@ class _Lookout:
         self._post(trouble)
         return self._rank == 0 or not self._is_heard()
 
-    def explain(self) -> Trouble:
+    def explain(self, error: RuntimeError) -> Trouble:
         """Why a meeting of the ranks failed."""
         self._is_raised = True
         if self._seen.wait(_GRACE_SECONDS) and self._found is not None:
             return self._found
         behind = [rank for rank in range(self._size) if self._calls_of(rank) < self._calls()]
         names = " and ".join(f"rank {rank}" for rank in behind) or "another rank"
-        return Trouble(text=f"{names} did not answer within {_DEADLINE}", speaker=self._rank)
+        return Trouble(text=f"{names} did not answer: {error}", speaker=self._rank)
 
     def _look(self) -> None:
         while not self._done.wait(_LOOK_SECONDS):
