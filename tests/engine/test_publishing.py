@@ -135,7 +135,7 @@ def test_a_server_with_less_room_than_an_episode_needs_is_left_out(tmp_path: Pat
     with (
         local_server(tmp_path, capacity=64) as server,
         remote_engine(tmp_path / "published", server.url) as engine,
-        pytest.raises(ValueError, match="it has room for 64 tokens; rollout.context is 160"),
+        pytest.raises(ValueError, match=r"it has room for 64 tokens; rollout\.context is 160"),
     ):
         engine.publish(None, 0)
 
@@ -201,7 +201,9 @@ def test_tokens_that_a_server_sampled_before_it_was_refused_reach_nobody(tmp_pat
     model = learner()
 
     async def run(engine: RemoteEngine) -> Any:
-        answers = [asyncio.create_task(engine.generate(f"e{n}", [1, 2], SamplingParams(max_tokens=100))) for n in range(8)]
+        answers = [
+            asyncio.create_task(engine.generate(f"e{n}", [1, 2], SamplingParams(max_tokens=100))) for n in range(8)
+        ]
         await asyncio.to_thread(eventually, lambda: bad.served._engine._engine.counts["sampled"] > 30)
         train_a_little(model)
         await asyncio.to_thread(engine.publish, None, 1)
