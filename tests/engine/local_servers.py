@@ -71,7 +71,7 @@ class Unruly:
                 await asyncio.sleep(other)
             start["status"] = other if isinstance(other, int) else 200
             cut = other if isinstance(other, bytes) else json.dumps(content).encode()
-            length = len(body["body"]) if isinstance(other, bytes) else len(cut)
+            length = max(len(cut), len(body["body"])) if isinstance(other, bytes) else len(cut)
             start["headers"] = [(b"content-length", str(length).encode())]
             body["body"] = cut
         await send(start)
@@ -152,20 +152,26 @@ def remote_engine(
 
 
 @contextmanager
-def served_process(model: str, root: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`turnwise engine serve` as a process of its own, and its address."""
+def served_processes(model: str, root: Path, *, count: int = 1) -> Iterator[list[tuple[subprocess.Popen[str], str]]]:
+    """`turnwise engine serve` as processes, with their addresses. They start at the same time."""
     command = [sys.executable, "-m", "turnwise", "engine", "serve", model, "--port", "0", "--root", str(root)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True, env=environment)
-    assert process.stdout is not None
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) for _ in range(count)]
     try:
-        line = process.stdout.readline()
-        assert "http://" in line, line
-        yield process, line.split()[-1]
+        yield [(process, _address(process)) for process in processes]
     finally:
-        process.kill()
-        process.wait(timeout=60)
-        process.stdout.close()
+        for process in processes:
+            process.kill()
+            process.wait(timeout=60)
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert "http://" in line, line
+    return line.split()[-1]
 
 
 def eventually(holds: Callable[[], bool], *, seconds: float = 60.0) -> None:

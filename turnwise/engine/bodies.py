@@ -54,6 +54,8 @@ class Ordered(BaseModel):
 
     order: int | None = Field(default=None, ge=0)
     """Its number: it is taken up after all that have a lower one."""
+    run: str = ""
+    """Whose number it is."""
     close: list[str] = []
     """Sessions that have ended."""
 
@@ -90,6 +92,12 @@ class AdapterBody(BaseModel):
 
     lora_name: str
     lora_path: str
+
+
+class ResetBody(BaseModel):
+    """A trainer begins or ends."""
+
+    run: str = ""
 
 
 class Nothing(BaseModel):

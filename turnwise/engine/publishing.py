@@ -18,7 +18,7 @@ from turnwise.engine.contract import Weights
 from turnwise.engine.probing import ProbeGap, logprobs_of
 from turnwise.engine.published import Published, has_adapter
 from turnwise.engine.servers import Server, ServerError, Status
-from turnwise.engine.wires import FACTS, RESET, Answer, Ask
+from turnwise.engine.wires import FACTS, Answer, Ask, reset
 
 if TYPE_CHECKING:
     from turnwise.engine.remote import RemoteEngine
@@ -139,7 +139,7 @@ class Publisher:
             if server.status != "up":
                 await self._meet(server)
             if wire.kind == "turnwise" and (server.status != "up" or self._engine.lockstep):
-                await server.call(RESET, self._seconds)
+                await server.call(reset(self._engine.run), self._seconds)
             try:
                 for call in calls:
                     _require_success(await server.call(call, self._seconds))
@@ -178,7 +178,7 @@ class Publisher:
     def _apply(self, server: Server, verdict: _Verdict, version: str, *, final: bool) -> None:
         before = server.status
         if verdict.status == "up":
-            server.versions.add(version)
+            server.given.append(version)
             server.failures = 0
             if before == "down":
                 self._note(f"engine server {server.url} is back")

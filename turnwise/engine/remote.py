@@ -26,7 +26,7 @@ from turnwise.engine.publishing import Publisher
 from turnwise.engine.sampling import session_seed
 from turnwise.engine.servers import Server, ServerError, make_client
 from turnwise.engine.supervisor import Supervisor
-from turnwise.engine.wires import RESET, Answer, Ask, Call, Wire
+from turnwise.engine.wires import Answer, Ask, Call, Wire, reset
 
 TOKEN = "TURNWISE_ENGINE_TOKEN"
 """The environment variable with the servers' token; a recipe must not hold it."""
@@ -57,7 +57,8 @@ class RemoteEngine:
         self._sessions: dict[str, list[int]] = {}
         self._at: dict[str, Server] = {}
         """The server that last continued each session."""
-        self._run, self.salt, self.adapter, self.adapter_version = secrets.token_hex(6), "", "", "0"
+        self.run = setup.ranks.broadcast(secrets.token_hex(6))
+        self.salt, self.adapter, self.adapter_version = "", "", "0"
         self._waiting, self._waited, self._since = 0, 0.0, 0.0
         self._controls = set[asyncio.Task[None]]()
         self._loop = asyncio.new_event_loop()
@@ -181,12 +182,12 @@ class RemoteEngine:
                 break
             self._at[ask.session] = server
             adds = place or _closes(server)
-            label = self.adapter_version
+            label, since = self.adapter_version, len(server.given)
             try:
                 answer = await server.ask(replace(ask, salt=self.salt, adapter=self.adapter), self._seconds, adds=adds)
                 if self.adapter and self.wire.adapter_is_version:
                     answer = replace(answer, versions=[label] * len(answer.ids))
-                answer = await server.trusted(answer)
+                answer = await server.trusted(answer, since=since)
                 server.failures = 0
                 return answer
             except ServerError as failure:
@@ -208,7 +209,7 @@ class RemoteEngine:
             return {}
         (server,) = self._own
         number, server.order = server.order, server.order + 1
-        return {"order": number, **_closes(server)}
+        return {"order": number, "run": self.run, **_closes(server)}
 
     def _expect(self, body: dict[str, Any]) -> None:
         task = self._loop.create_task(self._send_expect(self._own[0], body))
@@ -245,12 +246,12 @@ class RemoteEngine:
 
     def renew(self, count: int) -> None:
         """From now on requests say that they want other weights."""
-        self.salt = f"{self._run}:{count}"
+        self.salt = f"{self.run}:{count}"
 
     async def _end(self) -> None:
         await self.settle()
         if self.wire.kind == "turnwise" and self.setup.ranks.rank == 0:
-            goodbyes = [server.call(RESET, _GOODBYE) for server in self.servers if server.status == "up"]
+            goodbyes = [server.call(reset(""), _GOODBYE) for server in self.servers if server.status == "up"]
             await asyncio.gather(*goodbyes, return_exceptions=True)
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:

@@ -23,7 +23,16 @@ from starlette.responses import Response
 from starlette.routing import Route
 from transformers import PreTrainedModel
 
-from turnwise.engine.bodies import AdapterBody, ExpectBody, GenerateBody, Nothing, Ordered, RpcBody, VersionBody
+from turnwise.engine.bodies import (
+    AdapterBody,
+    ExpectBody,
+    GenerateBody,
+    Nothing,
+    Ordered,
+    ResetBody,
+    RpcBody,
+    VersionBody,
+)
 from turnwise.engine.contract import Completion, Finish
 from turnwise.engine.probing import logprobs_of
 from turnwise.engine.reloading import Reloader
@@ -34,6 +43,8 @@ MAX_BODY = 16 * 2**20
 """Bytes of a request; a million tokens need half of it."""
 MAX_OPEN, MAX_SESSIONS = 4096, 65536
 """Requests that wait at once, and sessions that are remembered; the longest unused is forgotten."""
+_UNPUBLISHED = -1
+"""The version of the weights that the server was started with: no trainer publishes it."""
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _FINISH = {Finish.STOP: "stop", Finish.CANCELLED: "abort"}
 Body = TypeVar("Body", bound=BaseModel)
@@ -49,9 +60,11 @@ class Served:
         self._capacity, self._root = engine.capacity, None if root is None else root.resolve()
         self._reloader, self._adapters = Reloader(model), {name}
         self._eos = _eos_of(model)
-        self._clears, self._is_paused, self._version, self._open = False, False, "0", 0
+        self._clears, self._is_paused, self._open = False, False, 0
+        engine.version = _UNPUBLISHED
+        self._version = str(_UNPUBLISHED)
         self._sessions = OrderedDict[str, None]()
-        self._next, self._early = 0, dict[int, asyncio.Future[None]]()
+        self._run, self._next, self._early = "", 0, dict[int, asyncio.Future[None]]()
         post = self._post
         routes = [
             post("/inference/v1/generate", GenerateBody, self._generate),
@@ -61,7 +74,7 @@ class Served:
             post("/update_weight_version", VersionBody, self._set_version),
             post("/v1/load_lora_adapter", AdapterBody, self._load_adapter),
             post("/turnwise/expect", ExpectBody, self._expect),
-            post("/turnwise/close", Nothing, self._close_all),
+            post("/turnwise/close", ResetBody, self._reset),
             *(Route(path, self._answer(path), methods=["GET"]) for path in self._facts()),
         ]
         self.app = Starlette(routes=routes)
@@ -119,6 +132,8 @@ class Served:
 
     async def _take_turn(self, body: Ordered) -> None:
         """Wait for the requests with lower numbers; then nothing may be awaited before `_turn_done`."""
+        if body.order is not None and body.run != self._run:
+            raise ValueError("this server waits for another trainer, or was restarted; it must be published to first")
         if body.order is not None and body.order > self._next:
             turn = self._early.setdefault(body.order, asyncio.get_running_loop().create_future())
             await turn
@@ -182,8 +197,9 @@ class Served:
         self._turn_done(body)
         return {}
 
-    async def _close_all(self, request: Request, body: Nothing) -> dict[str, Any]:
+    async def _reset(self, request: Request, body: ResetBody) -> dict[str, Any]:
         """A trainer begins: nothing of an earlier one remains."""
+        self._run = body.run
         self._engine.expect(None)
         self._sessions.clear()
         self._next, early, self._early = 0, self._early, {}

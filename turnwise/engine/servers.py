@@ -49,8 +49,8 @@ class Server:
     why: str = ""
     """The last failure."""
     failures: int = 0
-    versions: set[str] = field(default_factory=set[str])
-    """Labels that its tokens may carry."""
+    given: list[str] = field(default_factory=list[str])
+    """The version of every publish that it has passed. One that was restarted answers with another."""
     verdict: asyncio.Future[None] | None = None
     """While it is being probed: answers wait for it."""
     closing: list[str] = field(default_factory=list[str])
@@ -98,14 +98,17 @@ class Server:
             raise ServerError(str(error)) from error
         return answer
 
-    async def trusted(self, answer: Answer) -> Answer:
-        """The answer, if its weights were those of the learner; a server in doubt keeps it waiting."""
+    async def trusted(self, answer: Answer, *, since: int) -> Answer:
+        """The answer, if its weights were those of the learner; a server in doubt keeps it waiting.
+
+        `since` publishes were known when it was asked for: tokens are of the newest of these, or newer.
+        """
         if self.verdict is not None:
             await asyncio.shield(self.verdict)
         if self.status == "refused":
             raise ServerError(self.why)
-        if unknown := [label for label in answer.versions if label not in self.versions]:
-            raise ServerError(f"its tokens are of version {unknown[0]!r}, which it was not given")
+        if unknown := set(answer.versions) - set(self.given[since - 1 :]):
+            raise ServerError(f"its tokens are of version {min(unknown)!r}, which is not the one that it was given")
         return answer
 
     def failed(self, error: ServerError) -> bool:

@@ -38,8 +38,11 @@ class Call:
 
 FACTS = Call(path="/v1/models")
 """What a server serves."""
-RESET = Call(path="/turnwise/close", body={})
-"""Our server forgets all sessions and what was expected."""
+
+
+def reset(run: str) -> Call:
+    """Our server forgets all sessions and what was expected, and counts the requests of this run from 0."""
+    return Call(path="/turnwise/close", body={"run": run})
 
 
 @dataclass(frozen=True, kw_only=True)
