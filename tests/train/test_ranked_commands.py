@@ -12,7 +12,6 @@ import pytest
 from tests.train.kills import differences
 from tests.train.small_runs import rows
 
-
 Codes = dict[str, list[int]]
 """How the ranks of each command ended."""
 
