@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.train.small_runs import Screen, small_recipe
+from tests.engine.local_servers import served_processes
+from tests.train.small_runs import Screen, rows, small_recipe
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import read_groups
 from turnwise.train.stages import train
@@ -97,3 +98,22 @@ def test_a_run_outlives_a_player_and_a_machine(machines: Any, tmp_path: Path) ->
         assert {turn.policy_version for each in played for turn in each.turns} == {step - 1}
     assert "is lost" in screen.text
     assert "is gone" in screen.text
+
+
+def test_players_sample_on_servers_that_the_learner_publishes_to(machines: Any, tmp_path: Path) -> None:
+    with served_processes("pico", tmp_path) as [(_, url)]:
+        changes = {
+            "train": {"steps": 2},
+            "engine": {"kind": "turnwise", "urls": [url]},
+            "cluster": {"players": 2, "cpus": 0.4, "at_once": 4, "start_seconds": 240},
+        }
+        screen = Screen()
+        assert train(small_recipe(changes), tmp_path / "run", console=screen)["status"] == "finished"
+    run = RunFolder.open(tmp_path / "run")
+    for step in (1, 2):
+        played = [each for group in read_groups(run.rollouts_file(step)) for each in group.trajectories]
+        assert len(played) == 16
+        assert {turn.policy_version for each in played for turn in each.turns} == {step - 1}
+    # The learner scores what servers sampled: the same weights give the same log-probs.
+    gaps = [row["loss/sampler_kl"] for row in rows(tmp_path / "run") if "loss/sampler_kl" in row]
+    assert all(gap < 1e-4 for gap in gaps)

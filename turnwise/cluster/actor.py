@@ -34,7 +34,8 @@ class PlayerActor:
 
     async def update(self, news: News) -> None:
         """Take over weights and the members of pools; what is being sampled goes on with them."""
-        arrived = {name: await voice.parcels for name, voice in news.voices.items()}
+        waited = {name: voice.parcels for name, voice in news.voices.items()}
+        arrived = {name: None if parcels is None else await parcels for name, parcels in waited.items()}
         await asyncio.to_thread(self._take, news, arrived)
 
     async def play(self, spec: EpisodeSpec, temperature: float | None) -> tuple[list[Trajectory], float]:
@@ -42,15 +43,17 @@ class PlayerActor:
         trajectories = await self._scheduler.play_one(spec, self._player.agents(temperature))
         return trajectories, self._player.busy_seconds
 
-    def _take(self, news: News, arrived: Mapping[str, Parcels]) -> None:
+    def _take(self, news: News, arrived: Mapping[str, Parcels | None]) -> None:
         replaced: list[Voice] = []
         with self._player.paused():
             for name, parcels in arrived.items():
                 voice = self._voices[name]
-                voice.policy.model.load_state_dict({key: parcel.open() for key, parcel in parcels.items()})
+                if parcels is not None:
+                    voice.policy.model.load_state_dict({key: parcel.open() for key, parcel in parcels.items()})
                 voice.label, voice.version = news.voices[name].label, news.voices[name].version
                 replaced += [] if voice.learns else [voice]
         for seat, held in news.pools.items():
             self._cast.pools[seat].held = {step: self._voices[name] for step, name in held.items()}
         self._player.publish(news.version)
         self._player.replaced(replaced)
+        self._player.follow(news.standings)

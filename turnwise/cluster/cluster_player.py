@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
+from pathlib import Path
 
 from turnwise.cluster.actor import Build
 from turnwise.cluster.parcels import News, VoiceNews, packed
@@ -17,7 +18,7 @@ from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.rollout.scheduler import Finished, Scheduler, Specs, in_groups, play_all
 from turnwise.sources.cast import Cast, Voice
-from turnwise.sources.player import capacity_of, make_scheduler
+from turnwise.sources.player import Player, capacity_of, make_scheduler
 from turnwise.types import Group
 from turnwise.waiting import LoopRunner
 
@@ -28,24 +29,44 @@ class ClusterPlayer:
     lockstep = False
 
     def __init__(
-        self, cast: Cast, recipe: Recipe, *, build: Build, note: Callable[[str], None], ranks: Ranks = ALONE
+        self,
+        cast: Cast,
+        recipe: Recipe,
+        *,
+        build: Build,
+        note: Callable[[str], None],
+        ranks: Ranks = ALONE,
+        folder: Path | None = None,
     ) -> None:
         assert recipe.cluster is not None
         if recipe.rollout.lockstep:
             raise ValueError("rollout.lockstep is true, but the players of a cluster do not wait for each other")
-        if recipe.engine.kind != IN_PROCESS:
-            raise ValueError(
-                f"the players of a cluster sample on their own copies of the model; set engine.kind={IN_PROCESS}"
-            )
         self._cast, self._rollout, self._seed, self._ranks = cast, recipe.rollout, recipe.seed, ranks
         self._at_once = recipe.cluster.players * recipe.cluster.at_once
         self._sent: dict[str, VoiceNews] = {}
         self._version = 0
+        # Servers get weights from here, and the players learn only where they are.
+        self._leader = None
+        if recipe.engine.kind != IN_PROCESS:
+            self._leader = Player(
+                cast,
+                rollout=recipe.rollout,
+                engine=recipe.engine,
+                seed=recipe.seed,
+                lockstep=False,
+                ranks=ranks,
+                folder=folder,
+                note=note,
+                role="leads",
+            )
         self._runner = LoopRunner()
         self._troupe: Troupe | None = None
         if ranks.rank == 0:
             self._ours = connect(recipe.cluster)
-            start = partial(RayPlayer, recipe.cluster, build, recipe.model_dump(mode="json"))
+            plain = recipe.model_dump(mode="json")
+            if self._leader is not None:  # what was started here is there for all
+                plain["engine"] |= {"urls": self._leader.urls, "start": None}
+            start = partial(RayPlayer, recipe.cluster, build, plain)
             self._troupe = Troupe(recipe.cluster, lambda _: start(), machines=machines, note=note)
         self._send(cast.voices)
 
@@ -82,10 +103,14 @@ class ClusterPlayer:
     def publish(self, version: int) -> None:
         """Give the weights of those that learn to all players."""
         self._version = version
+        if self._leader is not None:
+            self._leader.publish(version)
         self._send([voice for voice in self._cast.voices if voice.learns])
 
     def replaced(self, voices: Sequence[Voice]) -> None:
         """Give the weights of these frozen voices to all players."""
+        if self._leader is not None:
+            self._leader.replaced(voices)
         self._send(voices)
 
     @contextmanager
@@ -96,6 +121,8 @@ class ClusterPlayer:
     def close(self) -> None:
         """End the players, and Ray if it was started here."""
         self._runner.close()
+        if self._leader is not None:
+            self._leader.close()
         if self._troupe is not None:
             self._troupe.close()
             if self._ours:
@@ -110,18 +137,15 @@ class ClusterPlayer:
             return [episode async for episode in ends]
 
     def _send(self, voices: Sequence[Voice]) -> None:
-        weights = {voice.name: packed(voice.policy.named_weights()) for voice in voices}  # on every rank, if sharded
+        fresh: dict[str, VoiceNews] = {}
+        for voice in voices:
+            parcels, version = None, self._version if voice.learns else voice.version
+            if self._leader is None:
+                weights = packed(voice.policy.named_weights())  # on every rank, if sharded
+                parcels = None if self._troupe is None else import_ray().put(weights)
+            fresh[voice.name] = VoiceNews(label=voice.label, version=version, parcels=parcels)
         if self._troupe is None:
             return
-        put = import_ray().put
-        fresh = {
-            voice.name: VoiceNews(
-                label=voice.label,
-                version=self._version if voice.learns else voice.version,
-                parcels=put(weights[voice.name]),
-            )
-            for voice in voices
-        }
         self._sent |= fresh
         self._troupe.update(self._news(fresh), lambda: self._news(self._sent))
 
@@ -129,4 +153,5 @@ class ClusterPlayer:
         pools = {
             seat: {step: voice.name for step, voice in pool.held.items()} for seat, pool in self._cast.pools.items()
         }
-        return News(version=self._version, voices=dict(voices), pools=pools)
+        standings = {} if self._leader is None else self._leader.standings()
+        return News(version=self._version, voices=dict(voices), pools=pools, standings=standings)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from turnwise.engine.remote import Standing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +36,8 @@ class VoiceNews:
 
     label: str
     version: int
-    parcels: Awaitable[Parcels] | Any
-    """Where its weights can be had."""
+    parcels: Awaitable[Parcels] | None
+    """Where its weights can be had; None: servers have them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,8 @@ class News:
     voices: Mapping[str, VoiceNews] = field(default_factory=dict[str, VoiceNews])
     pools: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
     """The voice that holds each snapshot, by seat."""
+    standings: Mapping[str, Standing] = field(default_factory=dict[str, Standing])
+    """The servers of each voice, where voices sample on servers."""
 
 
 def packed(weights: Iterable[tuple[str, Tensor]]) -> dict[str, Parcel]:

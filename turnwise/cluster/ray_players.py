@@ -55,10 +55,9 @@ def list_machines(address: str | None) -> list[tuple[str, str, str, str, str]]:
     connect(ClusterChoice(address=address))
     found: list[tuple[str, str, str, str, str]] = []
     for node in import_ray().nodes():
-        has = node["Resources"]
-        amounts = [f"{has.get(name, 0):g}" for name in ("CPU", "GPU")]
-        state = "up" if node["Alive"] else "gone"
-        found.append((node["NodeManagerHostname"], state, *amounts, f"{has.get('memory', 0) / 2**30:.0f}"))
+        has, state = node["Resources"], "up" if node["Alive"] else "gone"
+        cpus, gpus, memory = (has.get(name, 0) for name in ("CPU", "GPU", "memory"))
+        found.append((node["NodeManagerHostname"], state, f"{cpus:g}", f"{gpus:g}", f"{memory / 2**30:.0f}"))
     return found
 
 

@@ -7,12 +7,15 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from turnwise.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+Role = Literal["alone", "leads", "follows"]
 
 
 class EngineError(Exception):
@@ -138,6 +141,8 @@ class EngineSetup:
     """Start such servers here, in place of `urls`."""
     folder: Path | None = None
     """Where weights for other processes are written; None: a temporary folder."""
+    role: Role = "alone"
+    """Whether other processes sample on the same servers, and if so who publishes to them."""
     ranks: Ranks = ALONE
     """All of them use the same servers; `publish` is called on each."""
     note: Callable[[str], None] = lambda _: None

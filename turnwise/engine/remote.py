@@ -16,7 +16,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ from turnwise.engine.contract import Completion, EngineError, EngineSetup, Finis
 from turnwise.engine.probing import probe_ids
 from turnwise.engine.publishing import Publisher
 from turnwise.engine.sampling import session_seed
-from turnwise.engine.servers import Server, ServerError, make_client
+from turnwise.engine.servers import Server, ServerError, Status, make_client
 from turnwise.engine.supervisor import Supervisor
 from turnwise.engine.wires import Answer, Ask, Call, Wire, reset
 
@@ -35,6 +35,17 @@ _ATTEMPTS = 3
 _GOODBYE = 2.0
 """Seconds for the last message to a server."""
 Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Servers after a publish, for others that sample on them."""
+
+    salt: str
+    adapter: str
+    version: str
+    servers: dict[str, tuple[Status, list[str]]]
+    """By address: the status, and the version of every publish that it has passed."""
 
 
 class RemoteEngine:
@@ -70,7 +81,8 @@ class RemoteEngine:
         # With a server or more for each rank, ranks keep apart; one each can go in lock-step.
         own = self.servers[ranks.rank :: ranks.size] if len(self.servers) >= ranks.size else self.servers
         self._own = own
-        self.lockstep = wire.kind == "turnwise" and len(self.servers) == ranks.size
+        alone = setup.role == "alone"
+        self.lockstep = wire.kind == "turnwise" and len(self.servers) == ranks.size and alone
         folder = setup.folder or Path(tempfile.mkdtemp(prefix="turnwise-published-"))
         self._publisher = Publisher(self, folder / setup.policy.replace("/", "_"), seconds=load_seconds, dtype=dtype)
 
@@ -113,6 +125,8 @@ class RemoteEngine:
 
     def publish(self, weights: Weights | None, version: int) -> None:
         """Give the weights to every server and probe them; ValueError if no server is left."""
+        if self.setup.role == "follows":
+            return  # another process has done so
         self._revive()
         try:
             self._publisher.publish(weights, version)
@@ -120,6 +134,21 @@ class RemoteEngine:
             if not self._revive():
                 raise
             self._publisher.publish(weights, version)
+
+    def standing(self) -> Standing:
+        """What a process that samples on the same servers must know after a publish."""
+        servers = {server.url: (server.status, list(server.given)) for server in self.servers}
+        return Standing(salt=self.salt, adapter=self.adapter, version=self.adapter_version, servers=servers)
+
+    def follow(self, standing: Standing) -> None:
+        """Sample like the process that has published."""
+        self.start(self._follow(standing)).result()
+
+    async def _follow(self, standing: Standing) -> None:
+        self.salt, self.adapter, self.adapter_version = standing.salt, standing.adapter, standing.version
+        for server in self.servers:
+            status, given = standing.servers[server.url]
+            server.status, server.given, server.failures = status, list(given), 0
 
     def _revive(self) -> bool:
         """Whether servers of ours had died and were started again; every rank hears of it."""
@@ -250,7 +279,7 @@ class RemoteEngine:
 
     async def _end(self) -> None:
         await self.settle()
-        if self.wire.kind == "turnwise" and self.setup.ranks.rank == 0:
+        if self.wire.kind == "turnwise" and self.setup.ranks.rank == 0 and self.setup.role != "follows":
             goodbyes = [server.call(reset(""), _GOODBYE) for server in self.servers if server.status == "up"]
             await asyncio.gather(*goodbyes, return_exceptions=True)
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from turnwise.engine.contract import EngineSetup, SamplingParams, ServerStart, Weights
+from turnwise.engine.contract import EngineSetup, Role, SamplingParams, ServerStart, Weights
 from turnwise.engine.kinds import IN_PROCESS, check_engine, make_engines
+from turnwise.engine.remote import RemoteEngine, Standing
 from turnwise.policy.rendering import Renderer
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import CONTEXT, EngineChoice, Rollout
@@ -86,11 +87,13 @@ class Player:
         ranks: Ranks = ALONE,
         folder: Path | None = None,
         note: Callable[[str], None] = lambda _: None,
+        role: Role = "alone",
     ) -> None:
         """`folder` is where engines in other processes find weights; `note` shows what they have to say."""
         choice = engine or EngineChoice()
         self._cast, self._rollout, self._seed, self._ranks = cast, rollout, seed, ranks
-        self._engines = make_engines(choice.kind, self._setups(choice, folder, note), choice.options)
+        setups = [replace(setup, role=role) for setup in self._setups(choice, folder, note)]
+        self._engines = make_engines(choice.kind, setups, choice.options)
         # Only the engines in this process coordinate; of others, a single one can wait for every episode.
         together = choice.kind == IN_PROCESS or len(self._engines) == 1
         able = together and all(engine.lockstep for engine in self._engines.values())
@@ -146,6 +149,23 @@ class Player:
         """The weights of these voices are new, or have changed while they were frozen."""
         for voice in voices:
             self._send(voice, voice.version)
+
+    @property
+    def urls(self) -> dict[str, list[str]]:
+        """The servers of each voice, if any."""
+        remote = {name: engine for name, engine in self._engines.items() if isinstance(engine, RemoteEngine)}
+        return {name: [server.url for server in engine.servers] for name, engine in remote.items()}
+
+    def standings(self) -> dict[str, Standing]:
+        """What players that sample on the same servers must know after a publish, by voice."""
+        return {name: engine.standing() for name, engine in self._engines.items() if isinstance(engine, RemoteEngine)}
+
+    def follow(self, standings: Mapping[str, Standing]) -> None:
+        """Sample like the player that has published."""
+        for name, standing in standings.items():
+            engine = self._engines[name]
+            assert isinstance(engine, RemoteEngine)
+            engine.follow(standing)
 
     @property
     def renderer(self) -> Renderer:

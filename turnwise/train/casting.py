@@ -69,7 +69,7 @@ def make_player(
 ) -> Playing:
     """What plays the recipe's episodes: this process, or its cluster. Servers find weights in `folder`."""
     if recipe.cluster is not None:
-        return ClusterPlayer(cast, recipe, build=build_far, note=note, ranks=ranks)
+        return ClusterPlayer(cast, recipe, build=build_far, note=note, ranks=ranks, folder=folder)
     return Player(
         cast,
         rollout=recipe.rollout,
@@ -87,9 +87,14 @@ def build_far(plain: Mapping[str, Any]) -> tuple[Cast, Player]:
     recipe = Recipe.model_validate(plain)
     gpus = recipe.cluster is not None and recipe.cluster.gpus > 0
     recipe = recipe.model_copy(update={"device": "cuda" if gpus else "cpu"})
-    policies = {name: load_policy(recipe_of(recipe, name), frozen=True) for name in policies_of(recipe)}
+    if recipe.engine.kind == IN_PROCESS:
+        policies = {name: load_policy(recipe_of(recipe, name), frozen=True) for name in policies_of(recipe)}
+    else:  # servers hold the weights
+        models = {name: choice.model for name, choice in policies_of(recipe).items()}
+        policies = {name: TextPolicy.without_weights(model.name, dtype=model.dtype) for name, model in models.items()}
     cast = make_cast(recipe, policies)
-    return cast, Player(cast, rollout=recipe.rollout, engine=recipe.engine, seed=recipe.seed, lockstep=False)
+    engine, seed = recipe.engine, recipe.seed
+    return cast, Player(cast, rollout=recipe.rollout, engine=engine, seed=seed, lockstep=False, role="follows")
 
 
 def make_agent(seat: str, choice: SeatChoice) -> Agent:
