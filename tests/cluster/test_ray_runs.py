@@ -104,6 +104,7 @@ def test_players_sample_on_servers_that_the_learner_publishes_to(machines: Any, 
     with served_processes("pico", tmp_path) as [(_, url)]:
         changes = {
             "train": {"steps": 2},
+            "algorithm": {"preset": "rebn", "minibatches": 1, "epochs": 1},
             "engine": {"kind": "turnwise", "urls": [url]},
             "cluster": {"players": 2, "cpus": 0.4, "at_once": 4, "start_seconds": 240},
         }
@@ -114,6 +115,6 @@ def test_players_sample_on_servers_that_the_learner_publishes_to(machines: Any, 
         played = [each for group in read_groups(run.rollouts_file(step)) for each in group.trajectories]
         assert len(played) == 16
         assert {turn.policy_version for each in played for turn in each.turns} == {step - 1}
-    # The learner scores what servers sampled: the same weights give the same log-probs.
+    # With one update per step the learner scores what servers sampled from the same weights.
     gaps = [row["loss/sampler_kl"] for row in rows(tmp_path / "run") if "loss/sampler_kl" in row]
     assert all(gap < 1e-4 for gap in gaps)
