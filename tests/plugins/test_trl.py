@@ -175,7 +175,7 @@ def test_turns_of_a_rollout_are_the_runs_of_its_environment_mask(tmp_path: Path)
     ("row", "settings", "reason"),
     [
         (preset("st-ppo"), {}, "critic.level=token: TRL trains no critic"),
-        (preset("grpo"), {}, "set beta in GRPOConfig to any number but 0"),
+        (preset("grpo"), {}, "set GRPOConfig's beta to any number but 0"),
         (preset("minirl"), {}, "TRL records the sampler's log-probs only then"),
         (clipped(), {"beta": 0.1}, "beta=0.1 has no effect: 'custom' has no KL"),
         (preset("rloo").override(GROUP), {"beta": 0.1}, "reward=token-kl needs"),
