@@ -201,6 +201,6 @@ def test_two_processes_train_as_trl_does_also_where_a_group_spans_them(tmp_path:
     result = subprocess.run(
         [sys.executable, *command], env=environment, capture_output=True, text=True, timeout=900, check=False
     )
-    found = re.search(r"processes 2 apart (\S+)", result.stdout)
+    found = re.search(r"columns \[6, 7\]; processes 2 apart (\S+)", result.stdout)
     assert found, result.stderr[-2000:]
     assert float(found[1]) < 1e-6

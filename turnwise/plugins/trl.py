@@ -76,7 +76,8 @@ class TurnwiseTrainer(GRPOTrainer):
         rows = len(output["completion_ids"])
         rewards = self._total_rewards()
         tries = self.num_generations if self.model.training else self.num_generations_eval
-        mask = self.accelerator.gather(self.accelerator.pad_across_processes(_mask(output), dim=1))
+        # As integers: padding a tensor of booleans changes its type, on one process and not on another.
+        mask = self.accelerator.gather(self.accelerator.pad_across_processes(_mask(output).long(), dim=1))
         padded = Padded(mask=mask, rewards=rewards, groups=[row // tries for row in range(len(rewards))])
         # A group may span processes, so each computes the credit of all and takes its rows.
         mine = slice(self.accelerator.process_index * rows, (self.accelerator.process_index + 1) * rows)
