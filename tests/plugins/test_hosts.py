@@ -4,13 +4,13 @@ import pytest
 
 from tests.plugins.rows_and_batches import ST_GRPO
 from turnwise.algorithm import Need, preset
-from turnwise.plugins.hosts import ROW_COUNTS, VARIABLE, Host, chosen_algorithm
+from turnwise.plugins.hosts import ROW_COUNTS, VARIABLE, HostTrainer, chosen_algorithm
 
-FULL = Host(name="full", loss=frozenset(Need), credit=frozenset(Need), critic=True, counts_rejected=False)
-POOR = Host(name="poor", loss=frozenset({Need.SAMPLER, Need.TOKEN_COUNT}), credit=None, scales=False)
+FULL = HostTrainer(name="full", loss=frozenset(Need), credit=frozenset(Need), critic=True, counts_rejected=False)
+POOR = HostTrainer(name="poor", loss=frozenset({Need.SAMPLER, Need.TOKEN_COUNT}), credit=None, scales=False)
 
 
-def refusal(host: Host, changes: dict[str, object], name: str = "st-grpo") -> str:
+def refusal(host: HostTrainer, changes: dict[str, object], name: str = "st-grpo") -> str:
     row = (ST_GRPO if name == "st-grpo" else preset(name)).override(changes)
     with pytest.raises(ValueError, match=f"cannot run in {host.name}") as caught:
         host.require(row)
@@ -41,7 +41,10 @@ def test_a_row_that_fits_is_not_refused():
     ("changes", "expected"),
     [
         ({"regularizers": [{"kind": "kl", "estimator": "full"}]}, "the full KL from the policy to the reference"),
-        ({"scale": {"kind": "clip-bias", "estimator": "exact"}}, "scale=clip-bias needs the trained parameters"),
+        (
+            {"scale": {"kind": "clip-bias", "estimator": "exact"}},
+            "scale=clip-bias needs the whole gradient of every weight",
+        ),
         ({"scale": {"kind": "clip-bias", "estimator": "logit"}}, "scale=clip-bias needs the collision probability"),
         ({"scale": {"kind": "clip-bias", "apply": "gradient"}}, "set scale.apply to step"),
         ({"mismatch": "veto"}, "mismatch=veto rejects tokens, and verl-like counts them all the same"),
@@ -50,13 +53,13 @@ def test_a_row_that_fits_is_not_refused():
     ],
 )
 def test_a_refusal_follows_from_the_option_that_causes_it(changes: dict[str, object], expected: str):
-    host = Host(name="verl-like", loss=ROW_COUNTS | {Need.OLD, Need.SAMPLER, Need.TOKEN_COUNT})
+    host = HostTrainer(name="verl-like", loss=ROW_COUNTS | {Need.OLD, Need.SAMPLER, Need.TOKEN_COUNT})
     host.require(ST_GRPO)
     assert expected in refusal(host, changes)
 
 
 def test_a_critic_is_refused_where_none_is_trained():
-    host = Host(name="h", loss=frozenset(Need), credit=frozenset(Need))
+    host = HostTrainer(name="h", loss=frozenset(Need), credit=frozenset(Need))
     assert "critic.level=token: h trains no critic" in refusal(host, {}, "st-ppo")
 
 

@@ -175,7 +175,7 @@ def test_turns_of_a_rollout_are_the_runs_of_its_environment_mask(tmp_path: Path)
     ("row", "settings", "reason"),
     [
         (preset("st-ppo"), {}, "critic.level=token: TRL trains no critic"),
-        (preset("grpo"), {}, "set beta in GRPOConfig to any number but 0"),
+        (preset("grpo"), {}, "set GRPOConfig's beta to any number but 0"),
         (preset("minirl"), {}, "TRL records the sampler's log-probs only then"),
         (clipped(), {"beta": 0.1}, "beta=0.1 has no effect: 'custom' has no KL"),
         (preset("rloo").override(GROUP), {"beta": 0.1}, "reward=token-kl needs"),
@@ -201,6 +201,6 @@ def test_two_processes_train_as_trl_does_also_where_a_group_spans_them(tmp_path:
     result = subprocess.run(
         [sys.executable, *command], env=environment, capture_output=True, text=True, timeout=900, check=False
     )
-    found = re.search(r"processes 2 apart (\S+)", result.stdout)
+    found = re.search(r"columns \[6, 7\]; processes 2 apart (\S+)", result.stdout)
     assert found, result.stderr[-2000:]
     assert float(found[1]) < 1e-6

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from turnwise.algorithm import Algorithm, Need
-from turnwise.plugins.hosts import ROW_COUNTS, Host, chosen_algorithm
+from turnwise.plugins.hosts import ROW_COUNTS, HostTrainer, chosen_algorithm
 from turnwise.plugins.padded import Padded, host_counts, padded_credit, padded_loss
 from turnwise.plugins.scaled_steps import ScaledSteps, over_processes
 
@@ -110,17 +110,17 @@ class TurnwiseGRPO(GRPO):
         return _STEPS[optimizer]
 
 
-def _host(agent: GRPO) -> Host:
+def _host(agent: GRPO) -> HostTrainer:
     """What AgileRL gives to this agent."""
     sampled = agent.vllm_config is not None and agent.old_logprobs_source == "trainer"
     scored = {Need.REFERENCE: agent.beta != 0, Need.SAMPLER: sampled}
-    return Host(
+    return HostTrainer(
         name="AgileRL",
         loss=ROW_COUNTS
         | {Need.OLD, Need.TOKEN_COUNT, Need.TURN_COUNT}
         | {need for need, given in scored.items() if given},
         instead={
-            Need.REFERENCE: "set beta to any number but 0: AgileRL then scores the reference, with the row's coef",
+            Need.REFERENCE: "set beta to any number but 0; then AgileRL scores the reference",
             Need.SAMPLER: "use vLLM with old_logprobs_source='trainer'",
             Need.ENTROPY: "set regularizers to []",
         },

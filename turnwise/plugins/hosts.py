@@ -19,7 +19,7 @@ _FROM_THE_ROW = frozenset({Need.CLIPPING, Need.ADVANTAGE, Need.RATIO, Need.GROUP
 
 
 @dataclass(frozen=True, kw_only=True)
-class Host:
+class HostTrainer:
     """A trainer that runs our rows: what it gives to losses and, where it asks us for advantages, to credit."""
 
     name: str

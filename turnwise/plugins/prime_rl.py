@@ -17,10 +17,10 @@ import torch
 from prime_rl.trainer.rl.loss import LossInputs, LossOutputs  # pyright: ignore[reportMissingImports]
 
 from turnwise.algorithm import Algorithm, Need
-from turnwise.plugins.hosts import Host, chosen_algorithm
+from turnwise.plugins.hosts import HostTrainer, chosen_algorithm
 from turnwise.plugins.padded import Padded, host_counts, metrics_of, padded_loss
 
-HOST = Host(
+HOST = HostTrainer(
     name="prime-rl",
     loss=frozenset({Need.SAMPLER, Need.TOKEN_COUNT}),
     credit=None,

@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from turnwise.algorithm import Algorithm, Need
-from turnwise.plugins.hosts import ROW_COUNTS, Host, chosen_algorithm
+from turnwise.plugins.hosts import ROW_COUNTS, HostTrainer, chosen_algorithm
 from turnwise.plugins.padded import Padded, metrics_of, padded_credit, padded_loss
 from turnwise.plugins.scaled_steps import ScaledSteps
 from turnwise.ranks import alone
 
-HOST = Host(
+HOST = HostTrainer(
     name="Tinker",
     loss=ROW_COUNTS | {Need.SAMPLER, Need.REFERENCE, Need.TOKEN_COUNT, Need.TURN_COUNT},
     credit=frozenset(),

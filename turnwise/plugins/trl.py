@@ -17,7 +17,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer  # pyright: ignore[reportMissin
 
 from turnwise.algorithm import Algorithm, Need
 from turnwise.ops.weights import Counts
-from turnwise.plugins.hosts import ROW_COUNTS, Host, chosen_algorithm
+from turnwise.plugins.hosts import ROW_COUNTS, HostTrainer, chosen_algorithm
 from turnwise.plugins.padded import Padded, host_counts, metrics_of, padded_credit, padded_loss
 from turnwise.plugins.scaled_steps import ScaledSteps
 
@@ -27,16 +27,16 @@ _IMAGES = (
 )
 
 
-def host(args: GRPOConfig) -> Host:
+def host(args: GRPOConfig) -> HostTrainer:
     """What TRL gives with these settings."""
     scored = {Need.REFERENCE: args.beta != 0, Need.SAMPLER: args.use_vllm}
-    return Host(
+    return HostTrainer(
         name="TRL",
         loss=ROW_COUNTS
         | {Need.OLD, Need.ENTROPY, Need.TOKEN_COUNT, Need.TURN_COUNT}
         | {need for need in scored if scored[need]},
         instead={
-            Need.REFERENCE: "set beta in GRPOConfig to any number but 0: TRL then scores the reference, with the row's coef",
+            Need.REFERENCE: "set GRPOConfig's beta to any number but 0; then TRL scores the reference",
             Need.SAMPLER: "set use_vllm in GRPOConfig: TRL records the sampler's log-probs only then",
         },
     )
@@ -76,7 +76,8 @@ class TurnwiseTrainer(GRPOTrainer):
         rows = len(output["completion_ids"])
         rewards = self._total_rewards()
         tries = self.num_generations if self.model.training else self.num_generations_eval
-        mask = self.accelerator.gather(self.accelerator.pad_across_processes(_mask(output), dim=1))
+        # As integers: padding a tensor of booleans changes its type, on one process and not on another.
+        mask = self.accelerator.gather(self.accelerator.pad_across_processes(_mask(output).long(), dim=1))
         padded = Padded(mask=mask, rewards=rewards, groups=[row // tries for row in range(len(rewards))])
         # A group may span processes, so each computes the credit of all and takes its rows.
         mine = slice(self.accelerator.process_index * rows, (self.accelerator.process_index + 1) * rows)

@@ -23,14 +23,14 @@ from verl.trainer.ppo.core_algos import (  # pyright: ignore[reportMissingImport
 
 from turnwise.algorithm import Algorithm, Need
 from turnwise.ops.weights import Counts
-from turnwise.plugins.hosts import ROW_COUNTS, VARIABLE, Host, chosen_algorithm
+from turnwise.plugins.hosts import ROW_COUNTS, VARIABLE, HostTrainer, chosen_algorithm
 from turnwise.plugins.padded import Padded, host_counts, metrics_of, padded_credit, padded_loss
 from turnwise.plugins.scaled_steps import ScaledSteps, over_processes
 
 _KL = "set regularizers to [] and actor.use_kl_loss in verl, or reward to [] and algorithm.use_kl_in_reward"
 _VALUES = "set algorithm.adv_estimator=gae, and verl's own critic gives the advantages"
 _SAMPLER = "set algorithm.rollout_correction in verl, whose weights the loss takes"
-HOST = Host(
+HOST = HostTrainer(
     name="verl",
     loss=ROW_COUNTS | {Need.OLD, Need.TOKEN_COUNT},
     critic=True,
