@@ -12,6 +12,7 @@ import platform
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -86,6 +87,8 @@ class TorchRanks:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._calls = 0
         """How often this rank has met the others: who is behind keeps them waiting."""
+        self.meeting_seconds = 0.0
+        """Time spent meeting the others, most of it waiting for the last one."""
         self._lookout: _Lookout | None = None
 
     def reduce(self, values: Tensor) -> Tensor:
@@ -132,8 +135,10 @@ class TorchRanks:
     @contextmanager
     def _meeting(self) -> Iterator[None]:
         self._calls += 1
+        started = time.perf_counter()
         try:
             yield
+            self.meeting_seconds += time.perf_counter() - started
         except RuntimeError as error:  # the only one that gloo and NCCL raise
             if self._lookout is None:
                 raise
