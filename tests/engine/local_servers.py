@@ -104,7 +104,8 @@ def local_server(
     """Serve a model with weights other than the learner's, until they are published."""
     model = model or learner(shift=0.3)
     token, capacity = options.pop("token", ""), options.pop("capacity", CONTEXT)
-    engine = TorchEngine(model, capacity=capacity, memory_bytes=2**24, **options)
+    memory = int(options.pop("memory", 0.02) * 2**30)
+    engine = TorchEngine(model, capacity=capacity, memory_bytes=memory, **options)
     served = Served(engine, model, name="small", root=root, token=token)
     unruly = Unruly(app=served.app, spoil=spoil)
     listener = socket.create_server(("127.0.0.1", port))

@@ -38,7 +38,7 @@ def test_tokens_and_logprobs_are_those_of_the_engine_in_this_process(tmp_path: P
         assert [turn.ids for turn in one] == [turn.ids for turn in other]
         assert [turn.finish for turn in one] == [turn.finish for turn in other]
         for turn, same in zip(one, other, strict=True):
-            assert turn.logprobs == pytest.approx(same.logprobs, abs=1e-5)
+            assert turn.logprobs == pytest.approx(same.logprobs, abs=1e-4)  # other batches round differently
             assert set(turn.versions) == {3}
 
 

@@ -10,7 +10,12 @@ from tests.plugins.rows_and_batches import clipped
 from tests.plugins.test_trl import CLIP, SAME_STD, trainer
 
 settings = {"num_iterations": 2, "max_steps": 3, "loss_type": "dapo", "optim": "sgd", "learning_rate": 0.02, **CLIP}
-settings |= {"per_device_train_batch_size": 3, "num_generations": 2, "gradient_accumulation_steps": 2, "max_completion_length": 6 + int(os.environ["RANK"])}
+settings |= {
+    "per_device_train_batch_size": 3,
+    "num_generations": 2,
+    "gradient_accumulation_steps": 2,
+    "max_completion_length": 6 + int(os.environ["RANK"]),
+}
 tuners = [trainer(Path(sys.argv[1]), row, **settings) for row in (None, clipped().override(SAME_STD))]
 for tuner in tuners:
     torch.manual_seed(tuner.accelerator.process_index)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,12 +26,8 @@ _MEET_SECONDS = 10.0
 """For the first word of a server that is new or was down: a dead one must not delay every publish."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Verdict:
-    """What all ranks must know about a server after a publish."""
-
-    status: Status
-    why: str = ""
+_Verdict = tuple[Status, str]
+"""What all ranks must know about a server after a publish, with the reason; plain, because it is broadcast."""
 
 
 class Publisher:
@@ -40,7 +35,8 @@ class Publisher:
 
     def __init__(self, engine: RemoteEngine, folder: Path, *, seconds: float, dtype: str) -> None:
         self._engine, self._seconds = engine, seconds
-        self._model, self._ranks, self._note = engine.setup.model, engine.setup.ranks, engine.setup.note
+        self._model, self._ranks = engine.setup.model, engine.setup.ranks
+        self._note = engine.setup.note if self._ranks.rank == 0 else lambda _: None
         own = "bf16" if self._model.dtype == torch.bfloat16 else "fp32"
         self._dtype = "bf16" if "bf16" in (own, dtype) else "fp32"
         self._published = Published(folder, self._model) if self._ranks.rank == 0 else None
@@ -78,7 +74,7 @@ class Publisher:
             answers = engine.start(self._load_all(folder, version, ask)).result()
         verdicts = self._ranks.broadcast(self._judge(ask, answers))
         engine.start(self._decide(verdicts, str(version), final=not adapts)).result()
-        return any(verdict.status == "up" for verdict in verdicts.values())
+        return any(status == "up" for status, _ in verdicts.values())
 
     def _write(self, weights: Weights, *, adapts: bool) -> Path | None:
         """The new folder on rank 0; all ranks take part and fail together."""
@@ -102,11 +98,11 @@ class Publisher:
         verdicts: dict[str, _Verdict] = {}
         for url, answer in answers.items():
             if isinstance(answer, ServerError):
-                verdicts[url] = _Verdict(status="down", why=str(answer))
+                verdicts[url] = "down", str(answer)
                 continue
             gap = ProbeGap.between([*answer.prompt_logprobs, *answer.logprobs], learner[url])
             fault = gap.fault(self._dtype)
-            verdicts[url] = _Verdict(status="refused" if fault else "up", why=fault)
+            verdicts[url] = "refused" if fault else "up", fault
         return verdicts
 
     def _score(self, ask: Ask, sampled: Sequence[int]) -> list[float]:
@@ -124,8 +120,7 @@ class Publisher:
         for server in self._engine.servers:
             if server.verdict is None or again:
                 server.verdict = asyncio.get_running_loop().create_future()
-            if self._engine.lockstep:
-                server.order = 0
+            server.order = 0
 
     async def _load_all(self, folder: Path, version: int, ask: Ask) -> dict[str, Answer | ServerError]:
         servers = [server for server in self._engine.servers if server.status != "refused"]
@@ -138,7 +133,7 @@ class Publisher:
         try:
             if server.status != "up":
                 await self._meet(server)
-            if wire.kind == "turnwise" and (server.status != "up" or self._engine.lockstep):
+            if wire.kind == "turnwise" and (server.status != "up" or self._engine.is_ordered):
                 await server.call(reset(self._engine.run), self._seconds)
             try:
                 for call in calls:
@@ -166,7 +161,7 @@ class Publisher:
 
     async def _decide(self, verdicts: dict[str, _Verdict], version: str, *, final: bool) -> None:
         """Use, leave out or refuse every server, and let what waited for it go on."""
-        some = any(verdict.status == "up" for verdict in verdicts.values())
+        some = any(status == "up" for status, _ in verdicts.values())
         for server in self._engine.servers:
             verdict = verdicts.get(server.url)
             if verdict is not None:
@@ -176,19 +171,19 @@ class Publisher:
                 server.verdict = None
 
     def _apply(self, server: Server, verdict: _Verdict, version: str, *, final: bool) -> None:
-        before = server.status
-        if verdict.status == "up":
+        before, (status, why) = server.status, verdict
+        if status == "up":
             server.given.append(version)
             server.failures = 0
             if before == "down":
                 self._note(f"engine server {server.url} is back")
         elif not final:
             return  # merged weights come next
-        elif verdict.status == "refused":
-            self._note(f"engine server {server.url} is refused: {verdict.why}")
+        elif status == "refused":
+            self._note(f"engine server {server.url} is refused: {why}")
         elif before != "down":
-            self._note(f"engine server {server.url} is left out: {verdict.why}")
-        server.status, server.why = verdict.status, verdict.why
+            self._note(f"engine server {server.url} is left out: {why}")
+        server.status, server.why = status, why
 
 
 def _require_success(answer: object) -> None:

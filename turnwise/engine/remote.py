@@ -83,6 +83,8 @@ class RemoteEngine:
         self._own = own
         alone = setup.role == "alone"
         self.lockstep = wire.kind == "turnwise" and len(self.servers) == ranks.size and alone
+        self.is_ordered = False
+        """Whether lock-step was ever asked for: then every request has its place."""
         folder = setup.folder or Path(tempfile.mkdtemp(prefix="turnwise-published-"))
         self._publisher = Publisher(self, folder / setup.policy.replace("/", "_"), seconds=load_seconds, dtype=dtype)
 
@@ -169,6 +171,7 @@ class RemoteEngine:
 
     def expect(self, requests: int | None) -> None:
         """Lock-step, on the one server of this rank."""
+        self.is_ordered = True
         body = {"requests": requests, **self._numbered()}
         self._loop.call_soon_threadsafe(self._expect, body)
 
@@ -234,7 +237,7 @@ class RemoteEngine:
 
     def _numbered(self) -> dict[str, Any]:
         """The place of a request in lock-step, with the sessions that ended before it; callers share a thread."""
-        if not self.lockstep:
+        if not self.is_ordered:
             return {}
         (server,) = self._own
         number, server.order = server.order, server.order + 1
