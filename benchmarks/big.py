@@ -202,16 +202,33 @@ def gap(ours: Tensor, theirs: Tensor) -> tuple[float, float]:
 
 
 def agreement(size: Size) -> None:
-    """KL of engine, learner and others from the same model in single precision, on what the engine sampled."""
+    """First as transformers initialises the model, then with layers that change the stream as little as trained ones.
+
+    With random weights of width 3584 each layer adds as much as all before it, and the noise of every rounding grows
+    from layer to layer.
+    """
     model = make_model(size)
+    print("\nweights as transformers initialises them", flush=True)
+    who_rounds(model, size)
+    body: Any = model.base_model
+    with torch.no_grad():
+        for layer in body.layers:
+            for projection in (layer.self_attn.o_proj, layer.mlp.down_proj):
+                projection.weight.mul_((2 * len(body.layers)) ** -0.5)
+    print("\nthe same, what each layer adds divided by √(2 · layers), as GPT-2 is initialised", flush=True)
+    who_rounds(model, size)
+
+
+def who_rounds(model: PreTrainedModel, size: Size) -> None:
+    """KL of engine, learner and others from the same model in single precision, on what the engine sampled."""
     policy = TextPolicy(model)
     groups = play(make_engine(model, size), size, 0)
     batch = pack(groups).to(size.device)
     assert batch.mu_T is not None
     engine_M = batch.mu_T[batch.sampled_T]
     learner_M = _scored(policy, batch)
-    print(f"\nengine and learner, {engine_M.numel():,} sampled tokens{'':<20}{'KL':>10}{'max':>9}", flush=True)
-    _line("engine from learner", engine_M, learner_M)
+    print(f"  {f'{engine_M.numel():,} sampled tokens':<66}{'KL':>10}{'max':>9}", flush=True)
+    _line("learner from engine", learner_M, engine_M)
     hooks = _without_hooks(model)
     narrow_M = _scored(policy, batch)
     for saved, module in hooks:
@@ -257,7 +274,8 @@ def rounded_scores(model: PreTrainedModel, batch: TokenBatch, rounded: frozenset
         return x.bfloat16().float() if place in rounded else x
 
     body: Any = model.base_model
-    embed, head = body.embed_tokens.weight, model.get_output_embeddings().weight
+    last: Any = model.get_output_embeddings()
+    embed, head = body.embed_tokens.weight, last.weight
     x = embed[batch.ids_T].float()
     cosine, sine = (each[0, :, None].float() for each in body.rotary_emb(x[None], batch.position_T[None]))
     for layer in body.layers:

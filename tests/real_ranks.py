@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -66,8 +67,14 @@ def _fork(told: Mapping[str, str], work: Callable[[], object], log: Path | None)
 
 
 def finish(processes: list[int]) -> list[int]:
-    """Wait for all; returns how each ended (negative: the signal that killed it)."""
-    return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+    """Wait for all, whoever ends first; returns how each ended (negative: the signal that killed it)."""
+    codes: dict[int, int] = {}
+    while len(codes) < len(processes):
+        for process in processes:
+            if process not in codes and (ended := os.waitpid(process, os.WNOHANG))[0]:
+                codes[process] = os.waitstatus_to_exitcode(ended[1])
+        time.sleep(0.05)
+    return [codes[process] for process in processes]
 
 
 def learn(folder: Path, steps: int, run: str) -> None:

@@ -17,8 +17,8 @@ from turnwise.recipe.checks import section_of
 from turnwise.recipe.schema import Recipe
 
 PACKAGE = Path(turnwise.__file__).parent
-OTHER_PROGRAMS = ("tools/sandbox.py", "nano/__main__.py")
-"""They start other commands, or have options of their own."""
+OTHER_PROGRAMS = ("tools/sandbox.py", "nano/__main__.py", "plugins/verl.py")
+"""They start other commands, or name settings of other programs."""
 OPTIONS_OF_OTHERS = {"--no-deps"}
 SECTIONS = {name: section for name, field in Recipe.model_fields.items() if (section := section_of(field.annotation))}
 KEY = re.compile(rf"(?<![\w./-])({'|'.join(SECTIONS)})\.([a-z_]+)(?:\.([a-z_]+))?(?![\w(])")

@@ -12,6 +12,7 @@ import platform
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -86,6 +87,8 @@ class TorchRanks:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._calls = 0
         """How often this rank has met the others: who is behind keeps them waiting."""
+        self.meeting_seconds = 0.0
+        """Time spent meeting the others, most of it waiting for the last one."""
         self._lookout: _Lookout | None = None
 
     def reduce(self, values: Tensor) -> Tensor:
@@ -132,12 +135,14 @@ class TorchRanks:
     @contextmanager
     def _meeting(self) -> Iterator[None]:
         self._calls += 1
+        started = time.perf_counter()
         try:
             yield
+            self.meeting_seconds += time.perf_counter() - started
         except RuntimeError as error:  # the only one that gloo and NCCL raise
             if self._lookout is None:
                 raise
-            raise RankEnded(self._lookout.explain()) from error
+            raise RankEnded(self._lookout.explain(error)) from error
 
 
 class _Lookout:
@@ -171,14 +176,14 @@ class _Lookout:
         self._post(trouble)
         return self._rank == 0 or not self._is_heard()
 
-    def explain(self) -> Trouble:
+    def explain(self, error: RuntimeError) -> Trouble:
         """Why a meeting of the ranks failed."""
         self._is_raised = True
         if self._seen.wait(_GRACE_SECONDS) and self._found is not None:
             return self._found
         behind = [rank for rank in range(self._size) if self._calls_of(rank) < self._calls()]
         names = " and ".join(f"rank {rank}" for rank in behind) or "another rank"
-        return Trouble(text=f"{names} did not answer within {_DEADLINE}", speaker=self._rank)
+        return Trouble(text=f"{names} did not answer: {error}", speaker=self._rank)
 
     def _look(self) -> None:
         while not self._done.wait(_LOOK_SECONDS):

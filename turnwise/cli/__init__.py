@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from turnwise import __version__
-from turnwise.cli import catalog, comparing, inspection, report, reproduction, training
+from turnwise.cli import catalog, clusters, comparing, engines, inspection, report, reproduction, training
 from turnwise.outside import look_in
 from turnwise.ranks import is_first
 
@@ -67,3 +67,5 @@ SHARED = ("train", "sft", "resume", "eval")
 
 for name, command in COMMANDS.items():
     app.command(name)(command)
+app.add_typer(engines.app, name="engine")
+app.add_typer(clusters.app, name="cluster")

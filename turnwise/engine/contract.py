@@ -6,10 +6,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from turnwise.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+Role = Literal["alone", "leads", "follows"]
+
+
+class EngineError(Exception):
+    """An engine failed to continue a session; says nothing about the policy. `timed_out`: it did not answer."""
+
+    def __init__(self, text: str, *, timed_out: bool = False) -> None:
+        super().__init__(text)
+        self.timed_out = timed_out
 
 
 class Finish(StrEnum):
@@ -89,6 +103,23 @@ class Weights:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ServerStart:
+    """How to start engine servers on this machine."""
+
+    servers: int = 1
+    python: str = ""
+    """The interpreter that has the server installed; empty: this one."""
+    devices: tuple[str, ...] = ()
+    """CUDA devices of each server, such as "1" or "2,3"."""
+    arguments: tuple[str, ...] = ()
+    """More arguments of its command."""
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    """More environment variables."""
+    seconds: float = 600.0
+    """How long it may take until it answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineSetup:
     """What an engine is made from. An outside engine is called with it: `MyEngine(setup, **options)`."""
 
@@ -104,6 +135,18 @@ class EngineSetup:
     memory_bytes: int
     """For keys and values."""
     seed: int
+    urls: tuple[str, ...] = ()
+    """The servers of this policy, if it samples in other processes."""
+    start: ServerStart | None = None
+    """Start such servers here, in place of `urls`."""
+    folder: Path | None = None
+    """Where weights for other processes are written; None: a temporary folder."""
+    role: Role = "alone"
+    """Whether other processes sample on the same servers, and if so who publishes to them."""
+    ranks: Ranks = ALONE
+    """All of them use the same servers; `publish` is called on each."""
+    note: Callable[[str], None] = lambda _: None
+    """Shows the user a line."""
 
 
 class Engine(Protocol):

@@ -1,14 +1,19 @@
-"""The available engines: the built-in one, and user-defined ones as `module:Class`."""
+"""The available engines: the built-in one, servers in other processes, and user-defined ones as `module:Class`."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from turnwise.engine.contract import Engine, EngineSetup
+from turnwise.engine.contract import Engine, EngineSetup, ServerStart
+from turnwise.engine.remote import RemoteEngine
 from turnwise.engine.serving import EngineServer, EngineThread
+from turnwise.engine.supervisor import Supervisor
 from turnwise.engine.torch_engine import TorchEngine
+from turnwise.engine.wires import SglangWire, TurnwiseWire, VllmWire, Wire
 from turnwise.outside import load_class
 
 Engines = dict[str, Engine]
@@ -23,15 +28,31 @@ def make_engines(kind: str, setups: Sequence[EngineSetup], options: Options) -> 
     return {setup.policy: make(setup, **options) for setup in setups}
 
 
-def check_engine(kind: str, options: Options) -> None:
-    """ValueError if the engine does not load or does not take these options."""
+def check_engine(
+    kind: str, options: Options, urls: Mapping[str, Sequence[str]] | None = None, *, starts: bool = False
+) -> None:
+    """ValueError if the engine does not load, or does not take these options or servers; `urls` are by policy."""
+    for policy, servers in (urls or {}).items():
+        if kind in WIRES and not servers and not starts:
+            raise ValueError(
+                f"engine.urls names no server for {policy}; with one policy write engine.urls=[http://127.0.0.1:8100], "
+                f"with several {{{policy}: [http://127.0.0.1:8100], ...}}, or let engine.start=1 start one"
+            )
+        if kind in WIRES and servers and starts:
+            raise ValueError("engine.urls names servers that run and engine.start starts some; remove one of the two")
+        if kind not in WIRES and starts:
+            raise ValueError(f"engine.start: {kind} is not a server; set engine.kind to one of {', '.join(WIRES)}")
+        if kind == IN_PROCESS and servers:
+            raise ValueError(
+                f"engine.urls: torch samples in this process; set engine.kind to one of {', '.join(WIRES)}"
+            )
     if kind not in ENGINES:
         try:
             inspect.signature(_outside(kind)).bind(None, **options)
         except TypeError as error:
             raise ValueError(f"engine.options: {kind} is made as Class(setup, **options): {error}") from error
-    elif unknown := [name for name in options if name not in _TORCH_OPTIONS]:
-        takes = ", ".join(_TORCH_OPTIONS)
+    elif unknown := [name for name in options if name not in _OPTIONS.get(kind, _REMOTE_OPTIONS)]:
+        takes = ", ".join(_OPTIONS.get(kind, _REMOTE_OPTIONS))
         raise ValueError(f"engine.options: {kind} has no option {unknown[0]!r}; it takes {takes}")
 
 
@@ -63,5 +84,43 @@ def _torch_engine(setup: EngineSetup, options: Options) -> TorchEngine:
     )
 
 
-_TORCH_OPTIONS = ("max_batch", "chunk_tokens", "share_prompts", "recompute", "release")
-ENGINES: dict[str, Callable[[Sequence[EngineSetup], Options], Engines]] = {"torch": _torch_engines}
+def _remote_engines(wire: Callable[[], Wire], setups: Sequence[EngineSetup], options: Options) -> Engines:
+    engines: Engines = {}
+    try:
+        for setup in setups:
+            spoken = wire()
+            supervisor = None
+            if setup.start is not None:
+                supervisor = _started(spoken.kind, setup, setup.start)
+                setup = replace(setup, urls=setup.ranks.broadcast(() if supervisor is None else supervisor.urls))
+            engines[setup.policy] = RemoteEngine(setup, wire=spoken, supervisor=supervisor, **options)
+    except BaseException:
+        for engine in engines.values():
+            engine.shutdown()
+        raise
+    return engines
+
+
+def _started(kind: str, setup: EngineSetup, start: ServerStart) -> Supervisor | None:
+    """Servers on the machine of rank 0; if they fail to start there, all ranks say so."""
+    supervisor, failure = None, ""
+    if setup.ranks.rank == 0:
+        try:
+            supervisor = Supervisor(kind, setup, start)
+        except ValueError as error:
+            failure = str(error)
+    if failure := setup.ranks.broadcast(failure):
+        raise ValueError(failure)
+    return supervisor
+
+
+IN_PROCESS = "torch"
+"""The engine that shares the learner's memory."""
+WIRES: dict[str, Callable[[], Wire]] = {"turnwise": TurnwiseWire, "vllm": VllmWire, "sglang": SglangWire}
+"""The servers that a remote engine can speak to."""
+_OPTIONS = {IN_PROCESS: ("max_batch", "chunk_tokens", "share_prompts", "recompute", "release")}
+_REMOTE_OPTIONS = ("seconds", "load_seconds", "dtype")
+ENGINES: dict[str, Callable[[Sequence[EngineSetup], Options], Engines]] = {
+    IN_PROCESS: _torch_engines,
+    **{kind: partial(_remote_engines, wire) for kind, wire in WIRES.items()},
+}

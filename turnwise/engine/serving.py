@@ -65,6 +65,20 @@ class EngineServer:
             self.close(session)
             raise
 
+    def generate_whole(
+        self, session: str, ids: Sequence[int], params: SamplingParams, *, seed: int
+    ) -> Future[Completion]:
+        """Continue a session from its whole sequence, for callers that may have lost or moved it."""
+        return self._thread.generate(session, partial(self._engine.submit_whole, session, ids, params, seed=seed))
+
+    def between_steps(self, work: Callable[[TorchEngine], Value]) -> Future[Value]:
+        """Let something use the engine between two steps."""
+        return self._thread.post(partial(work, self._engine))
+
+    def hold(self, held: bool) -> None:
+        """Sample nothing from now on, or go on; requests stay as they are."""
+        self._thread.hold(held)
+
     def publish(self, weights: Weights | None, version: int) -> None:
         """The module's weights have changed; tokens sampled after this returns carry the new version."""
         self._thread.call(partial(self._engine.publish, version))
@@ -126,7 +140,7 @@ class EngineThread:
         self._unanswered: set[Future[Any]] = set()
         self._expected: int | None = None
         self._held: list[_Posted] = []
-        self._generating = 0
+        self._generating, self._is_held = 0, False
         self._pausing, self._is_paused = threading.RLock(), False
         self._lock = threading.Lock()
         self._open = True
@@ -136,7 +150,19 @@ class EngineThread:
 
     def call(self, work: Callable[[], Value]) -> Value:
         """Run something between two steps and wait for it."""
-        return self._post(_Posted(work=work)).result(timeout=_PATIENCE)
+        return self.post(work).result(timeout=_PATIENCE)
+
+    def post(self, work: Callable[[], Value]) -> Future[Value]:
+        """Run something between two steps."""
+        return self._post(_Posted(work=work))
+
+    def hold(self, held: bool) -> None:
+        """Sample nothing while held; what is posted is still done."""
+
+        def change() -> None:
+            self._is_held = held
+
+        self.call(change)
 
     def generate(self, session: str, submit: Callable[[Callable[[Completion], None]], None]) -> Future[Completion]:
         """Queue a request; `submit` takes what is to be called at its end."""
@@ -238,8 +264,8 @@ class EngineThread:
         return any(busy) and self._is_complete()
 
     def _is_complete(self) -> bool:
-        """Whether all expected requests wait for tokens."""
-        return self._expected is None or self._generating >= self._expected
+        """Whether all expected requests wait for tokens, and nobody holds the engines."""
+        return not self._is_held and (self._expected is None or self._generating >= self._expected)
 
     def _receive(self, *, wait: bool) -> bool:
         """Do what was posted; False when told to stop."""

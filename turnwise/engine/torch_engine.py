@@ -57,7 +57,7 @@ class TorchEngine:
                 f"{limit} tokens"
             )
         self._tokenizer = tokenizer
-        self._vocabulary = int(config.vocab_size)
+        self.vocabulary = int(config.vocab_size)
         self._max_batch, self._chunk_tokens, self._seed = max_batch, chunk_tokens, seed
         self._share, self._recompute, self._releases = share_prompts, recompute, release
         self._backend: Backend = make_backend(
@@ -76,17 +76,34 @@ class TorchEngine:
         self._rest()
 
     def submit(
-        self, session: str, new_ids: Sequence[int], params: SamplingParams, done: Callable[[Completion], None]
+        self,
+        session: str,
+        new_ids: Sequence[int],
+        params: SamplingParams,
+        done: Callable[[Completion], None],
+        *,
+        seed: int | None = None,
     ) -> None:
-        """Queue a request; `step` calls `done` when it ends."""
+        """Queue a request; `step` calls `done` when it ends. A new session takes its random stream from `seed`."""
         self._check(session, new_ids, params)
         self._backend.cache.restore()
-        state = self._sessions.setdefault(session, Session(name=session, seed=session_seed(self._seed, session)))
+        seed = session_seed(self._seed, session) if seed is None else seed
+        state = self._sessions.setdefault(session, Session(name=session, seed=seed))
         state.ids.extend(new_ids)
         # Rerun at least one token even if nothing is new: sampling needs its logits.
         state.filled = min(state.filled, len(state.ids) - 1)
         state.request = Request(session=state, params=params, done=done, prompt=len(state.ids))
         self._waiting.append(state.request)
+
+    def submit_whole(
+        self, session: str, ids: Sequence[int], params: SamplingParams, done: Callable[[Completion], None], *, seed: int
+    ) -> None:
+        """Queue a session's whole sequence: what it extends is not run again, anything else starts afresh."""
+        held = self._sessions.get(session)
+        if held is not None and (held.request is not None or list(ids[: len(held.ids)]) != held.ids):
+            self.close(session)
+            held = None
+        self.submit(session, ids if held is None else ids[len(held.ids) :], params, done, seed=seed)
 
     def step(self) -> bool:
         """Do one round of work; False when there is nothing left to do."""
@@ -106,13 +123,13 @@ class TorchEngine:
             pass
         return [results[number] for number in range(len(requests))]
 
-    def publish(self, version: int) -> None:
-        """New weights are live. With `recompute` all keys and values are recomputed."""
+    def publish(self, version: int, *, recompute: bool = False) -> None:
+        """New weights are live. With `recompute`, here or in the constructor, keys and values are recomputed."""
         self._deliver(self._backend.collect(wait=True))
         self.version = version
         # A new session must not reuse a prompt that was run under the old weights.
         self._prompts.clear()
-        if self._recompute:
+        if self._recompute or recompute:
             for state in self._sessions.values():
                 self._refill(state)
 
@@ -132,6 +149,11 @@ class TorchEngine:
             self._deliver(self._backend.collect(wait=True))
             self._backend.release()
 
+    def clear(self) -> None:
+        """Forget every session."""
+        for session in list(self._sessions):
+            self.close(session)
+
     def _check(self, session: str, new_ids: Sequence[int], params: SamplingParams) -> None:
         state = self._sessions.get(session)
         if state is None and not new_ids:
@@ -141,8 +163,8 @@ class TorchEngine:
         if params.stop_strings and self._tokenizer is None:
             raise ValueError("stop strings need a tokenizer: pass tokenizer= to the engine, or use stop_ids")
         for token in (*new_ids, *params.bad_ids, *params.stop_ids):
-            if not 0 <= token < self._vocabulary:
-                raise ValueError(f"session {session!r}: token {token} is outside the vocabulary of {self._vocabulary}")
+            if not 0 <= token < self.vocabulary:
+                raise ValueError(f"session {session!r}: token {token} is outside the vocabulary of {self.vocabulary}")
 
     # Slots: which sessions are served, and where their keys and values are.
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from turnwise.envs.base import Info, Reset, Step
 from turnwise.untrusted import shown
 
-Culprit = Literal["env", "agent"]
+Culprit = Literal["env", "agent", "engine"]
 FAULTS = (Exception, SystemExit, asyncio.CancelledError)
 """Anything a user's code may raise at the edge, except Ctrl-C."""
 MAX_REWARD = 1e12

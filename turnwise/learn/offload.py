@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +22,8 @@ def pinned(shape: torch.Size, dtype: torch.dtype) -> Tensor:
     host = torch.zeros(shape, dtype=dtype)
     if torch.cuda.is_available() and host.numel():
         # torch's own pinned memory is rounded up to a power of two: almost twice as much for some weights.
-        place, runtime = host.data_ptr(), torch.cuda.cudart()
+        runtime: Any = torch.cuda.cudart()
+        place = host.data_ptr()
         torch.cuda.check_error(runtime.cudaHostRegister(place, host.nbytes, 0))
         weakref.finalize(host, runtime.cudaHostUnregister, place)
     return host

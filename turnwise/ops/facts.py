@@ -40,6 +40,12 @@ class Need(StrEnum):
     TURN_ADVANTAGES = "one advantage per turn"
     TOKEN_VALUES = "a value for every token"
     TURN_VALUES = "a value for every turn"
+    STATE_KEYS = "turns that name the state they began in (anchor_K)"
+    TOKEN_COUNT = "the number of tokens in the whole optimiser step"
+    TURN_COUNT = "the number of turns in the whole optimiser step"
+    SEQUENCE_COUNT = "the number of sequences in the whole optimiser step"
+    TRAJECTORY_COUNT = "the number of trajectories in the whole optimiser step"
+    UNIT_COUNT = "the number of units in the whole optimiser step"
 
 
 class Trait(StrEnum):
@@ -56,6 +62,7 @@ class Trait(StrEnum):
     SAME_IN_TURN = "gives all tokens of a turn the same advantage"
     SAME_IN_SEQUENCE = "gives all tokens of a sequence the same advantage"
     DIVIDES_BY_SPREAD = "divides by the spread of the group"
+    REJECTS = "can reject tokens, which then leave every denominator"
     CATEGORICAL = "reads a distribution over bins from low to high"
 
 

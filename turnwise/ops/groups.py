@@ -74,7 +74,7 @@ def leave_one_out(batch: TokenBatch) -> Credit:
     return Credit(advantage_T=table.to_tokens(table.centred() * size_N / (size_N - 1).clamp_min(1)))
 
 
-@declares(Need.GROUPS, Trait.SAME_IN_TURN)
+@declares(Need.GROUPS, Need.STATE_KEYS, Trait.SAME_IN_TURN)
 @declares(Trait.DIVIDES_BY_SPREAD, std=True)
 def anchor_state(batch: TokenBatch, *, omega: NonNegative = 1.0, gamma: Discount = 0.95, std: bool = True) -> Credit:
     """Group comparison of whole episodes plus a comparison of turns that started from the same state.

@@ -34,7 +34,7 @@ def truncated(batch: TokenBatch, *, cap: AtLeastOne = 2.0, level: Pooled = "toke
     return torch.where(batch.sampled_T, _log_gap(batch, level).exp().clamp_max(cap), 1)
 
 
-@declares(Need.OLD, Need.SAMPLER)
+@declares(Need.OLD, Need.SAMPLER, Trait.REJECTS)
 def masked(batch: TokenBatch, *, cap: AtLeastOne = 2.0, level: Pooled = "token") -> Tensor:
     """Keep what agrees, drop the rest.
 
@@ -45,7 +45,7 @@ def masked(batch: TokenBatch, *, cap: AtLeastOne = 2.0, level: Pooled = "token")
     return torch.where(batch.sampled_T, ratio_T * kept_T, 1)
 
 
-@declares(Need.OLD, Need.SAMPLER)
+@declares(Need.OLD, Need.SAMPLER, Trait.REJECTS)
 def veto(batch: TokenBatch, *, floor: Positive = 1e-4, level: Pooled = "sequence") -> Tensor:
     """Drop a whole unit when any of its tokens was nearly impossible for the trainer.
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from turnwise.batch import TokenBatch
+from turnwise.ops.facts import Need, declares
 from turnwise.ops.parameters import Positive
 from turnwise.ops.segments import segment_count, spread
 from turnwise.ops.terms import Level
@@ -66,6 +67,7 @@ def trajectory_tokens(batch: TokenBatch) -> Tensor:
     return segment_count(trajectory_T, count)[batch.trajectory_S]
 
 
+@declares(Need.TOKEN_COUNT)
 def token_mean(batch: TokenBatch, counts: Counts) -> Tensor:
     """Every token counts the same.
 
@@ -74,6 +76,7 @@ def token_mean(batch: TokenBatch, counts: Counts) -> Tensor:
     return _uniform(batch, max(counts.tokens, 1))
 
 
+@declares(Need.TURN_COUNT)
 def turn_mean(batch: TokenBatch, counts: Counts) -> Tensor:
     """Every turn counts the same, and every token inside a turn.
 
@@ -83,6 +86,7 @@ def turn_mean(batch: TokenBatch, counts: Counts) -> Tensor:
     return _mean_of_means(batch, segment_T, batch.turns, max(counts.turns, 1))
 
 
+@declares(Need.SEQUENCE_COUNT)
 def sequence_mean(batch: TokenBatch, counts: Counts) -> Tensor:
     """Every sequence counts the same, and every token inside a sequence.
 
@@ -94,6 +98,7 @@ def sequence_mean(batch: TokenBatch, counts: Counts) -> Tensor:
     return _mean_of_means(batch, segment_T, batch.sequences, max(counts.sequences, 1))
 
 
+@declares(Need.SEQUENCE_COUNT)
 def sequence_sum(batch: TokenBatch, counts: Counts) -> Tensor:
     """Sum over the tokens of a sequence, mean over sequences: no length normalisation.
 
@@ -102,6 +107,7 @@ def sequence_sum(batch: TokenBatch, counts: Counts) -> Tensor:
     return _uniform(batch, max(counts.sequences, 1))
 
 
+@declares(Need.TRAJECTORY_COUNT)
 def trajectory_mean(batch: TokenBatch, counts: Counts) -> Tensor:
     """Every trajectory counts the same, and every token inside a trajectory, however often its history was rewritten.
 
@@ -111,6 +117,7 @@ def trajectory_mean(batch: TokenBatch, counts: Counts) -> Tensor:
     return torch.where(kept_tokens(batch), 1 / (size_T.clamp_min(1) * _trajectories(counts)), 0)
 
 
+@declares(Need.TRAJECTORY_COUNT)
 def trajectory_sum(batch: TokenBatch, counts: Counts) -> Tensor:
     """Sum over the tokens of a trajectory, mean over trajectories: no length normalisation.
 
@@ -119,6 +126,7 @@ def trajectory_sum(batch: TokenBatch, counts: Counts) -> Tensor:
     return _uniform(batch, _trajectories(counts))
 
 
+@declares(Need.UNIT_COUNT)
 def unit_mean(batch: TokenBatch, counts: Counts) -> Tensor:
     """Every unit counts the same, and every token inside it: a pair, a group, or a trajectory.
 
@@ -129,6 +137,7 @@ def unit_mean(batch: TokenBatch, counts: Counts) -> Tensor:
     return _mean_of_means(batch, kept_T, count, max(counts.units, 1))
 
 
+@declares(Need.TRAJECTORY_COUNT)
 def constant(batch: TokenBatch, counts: Counts, *, length: Positive = 1024.0) -> Tensor:
     """Divide by trajectories times a fixed length.
 

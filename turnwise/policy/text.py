@@ -95,6 +95,14 @@ class TextPolicy:
         model, tokenizer = load_model(name, dtype=dtype, device=device)
         return cls(model, tokenizer, lora=lora, train=train, checkpointing=checkpointing, compile_layers=compile_layers)
 
+    @classmethod
+    def without_weights(cls, name: str | Path, *, dtype: Precision = "fp32") -> TextPolicy:
+        """Only its tokenizer and its shape, for a process that lets servers run the model."""
+        policy = cls.__new__(cls)
+        policy.model, policy.tokenizer = load_model(name, dtype=dtype, device="meta")
+        policy.has_adapter = False
+        return policy
+
     @property
     def device(self) -> torch.device:
         """Where it is."""

@@ -31,7 +31,10 @@ _ROUTER_NOISE = ("jitter_noise", "input_jitter_noise")
 
 
 def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device) -> tuple[PreTrainedModel, Any]:
-    """A causal language model and its tokenizer: `nano`, `smollm2-135m`, a local folder or a name on the hub."""
+    """A causal language model and its tokenizer: `nano`, `smollm2-135m`, a local folder or a name on the hub.
+
+    On the device `meta` no weights are read.
+    """
     if dtype not in PRECISIONS:
         raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(PRECISIONS)}")
     if isinstance(name, Path) and not name.is_dir():
@@ -45,6 +48,10 @@ def load_model(name: str | Path, *, dtype: Precision, device: str | torch.device
         raise ValueError(
             f"{name!r} has no tokenizer that loads; save one there with tokenizer.save_pretrained ({error})"
         ) from error
+    if torch.device(device).type == "meta":
+        with torch.device("meta"):
+            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+            return _CausalLM.from_config(config, dtype=PRECISIONS[dtype], trust_remote_code=False), tokenizer
     model: Any = _whole_model(name, PRECISIONS[dtype])
     own_memory(model)
     return model.to(device), tokenizer

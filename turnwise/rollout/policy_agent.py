@@ -6,7 +6,8 @@ import asyncio
 import threading
 from dataclasses import dataclass, replace
 
-from turnwise.engine.contract import Engine, Finish, SamplingParams
+from turnwise.engine.contract import Engine, EngineError, Finish, SamplingParams
+from turnwise.envs.faults import EpisodeError
 from turnwise.policy.rendering import Conversation, Prompt, Renderer
 from turnwise.rollout.agents import Action, Agent, View
 from turnwise.rollout.token_checks import check_completion
@@ -65,7 +66,10 @@ class PolicyAgent(Agent):
         if prompt.restarts:
             self._engine.close(seat.session)
             seat.session = _session(view)
-        completion = await self._engine.generate(seat.session, prompt.ids, self._sampling)
+        try:
+            completion = await self._engine.generate(seat.session, prompt.ids, self._sampling)
+        except EngineError as error:
+            raise EpisodeError(str(error), culprit="engine", timed_out=error.timed_out) from error
         check_completion(completion, where=f"trajectory {view.episode!r} ({view.seat}), turn {view.turn}")
         seat.cut = completion.finish in _STOPS
         return Action(

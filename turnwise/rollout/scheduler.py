@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+)
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
@@ -22,6 +32,7 @@ Agents = Agent | Mapping[str, Agent]
 Specs = Iterable[EpisodeSpec] | AsyncIterable[EpisodeSpec]
 Finished = tuple[int, EpisodeSpec, list[Trajectory]]
 """A finished episode: the position of its spec, the spec, and one trajectory per seat."""
+PlayOne = Callable[[EpisodeSpec], Awaitable[list[Trajectory]]]
 
 
 @dataclass(kw_only=True)
@@ -117,30 +128,9 @@ class Scheduler:
     async def episodes(self, specs: Specs, agents: Agents) -> AsyncGenerator[Finished]:
         """Episodes as they finish: the spec's position, the spec and one trajectory per seat."""
         _check_agents(agents)
-        source, finished = _Numbered(specs), asyncio.Queue[Finished | BaseException | None](self._concurrency)
-        players = [asyncio.create_task(self._play(source, agents, finished)) for _ in range(self._concurrency)]
-        try:
-            for _ in players:  # each sends None when there is nothing left to play
-                while (episode := await finished.get()) is not None:
-                    if isinstance(episode, BaseException):
-                        raise episode
-                    yield episode
-        finally:
-            for player in players:
-                player.cancel()
-            await asyncio.gather(*players, return_exceptions=True)
-
-    async def _play(
-        self, source: _Numbered, agents: Agents, finished: asyncio.Queue[Finished | BaseException | None]
-    ) -> None:
-        try:
-            async for position, spec in source:
-                await finished.put((position, spec, await self._play_one(spec, agents)))
-        except BaseException as error:  # a mistake in the specs or the agents' seats: the reader raises it
-            if is_cancellation(error):  # the reader has left
-                raise
-            await finished.put(error)
-        await finished.put(None)
+        async with aclosing(play_all(specs, partial(self.play_one, agents=agents), at_once=self._concurrency)) as ends:
+            async for episode in ends:
+                yield episode
 
     async def _check(self, source: EnvSource) -> None:
         """Unknown ids and arguments are the caller's mistake, not an episode's, so they raise here."""
@@ -149,7 +139,8 @@ class Scheduler:
             await asyncio.to_thread(source.check)  # it may import a package
             self._checked.add(known)
 
-    async def _play_one(self, spec: EpisodeSpec, agents: Agents) -> list[Trajectory]:
+    async def play_one(self, spec: EpisodeSpec, agents: Agents) -> list[Trajectory]:
+        """One episode: a trajectory per seat."""
         source = spec.source
         await self._check(source)
         episode = Episode(spec, agents, self._limits, seed=self._seed)
@@ -158,6 +149,33 @@ class Scheduler:
         self.stats.abandoned_threads = self._workers.abandoned_threads
         self.stats.killed_processes = self._workers.killed_processes
         return trajectories
+
+
+async def play_all(specs: Specs, play_one: PlayOne, *, at_once: int) -> AsyncGenerator[Finished]:
+    """Episodes as they finish, `at_once` of them at a time; specs are drawn as places become free."""
+    source, finished = _Numbered(specs), asyncio.Queue[Finished | BaseException | None](at_once)
+    players = [asyncio.create_task(_play(source, play_one, finished)) for _ in range(at_once)]
+    try:
+        for _ in players:  # each sends None when there is nothing left to play
+            while (episode := await finished.get()) is not None:
+                if isinstance(episode, BaseException):
+                    raise episode
+                yield episode
+    finally:
+        for player in players:
+            player.cancel()
+        await asyncio.gather(*players, return_exceptions=True)
+
+
+async def _play(source: _Numbered, play_one: PlayOne, finished: asyncio.Queue[Finished | BaseException | None]) -> None:
+    try:
+        async for position, spec in source:
+            await finished.put((position, spec, await play_one(spec)))
+    except BaseException as error:  # a mistake in the specs or the agents' seats: the reader raises it
+        if is_cancellation(error):  # the reader has left
+            raise
+        await finished.put(error)
+    await finished.put(None)
 
 
 def in_groups(finished: Iterable[Finished]) -> list[Group]:

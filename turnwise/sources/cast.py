@@ -73,6 +73,11 @@ class Cast:
         return cls(voices=[Voice(name=POLICY, policy=policy, renderer=renderer, learns=True)], seats={})
 
     @property
+    def learning(self) -> Voice:
+        """The first voice that learns, or the first of all."""
+        return next((voice for voice in self.voices if voice.learns), self.voices[0])
+
+    @property
     def pools(self) -> dict[str, Pool]:
         """The pools by seat."""
         return {seat: player for seat, player in self.seats.items() if isinstance(player, Pool)}

@@ -11,7 +11,7 @@ from turnwise.rollout.episode import EpisodeSpec
 from turnwise.rollout.scheduler import in_groups
 from turnwise.sources.cursor import sampling_plan
 from turnwise.sources.demonstrations import add_tokens, longest_sequence, require_expert
-from turnwise.sources.player import Player
+from turnwise.sources.player import Playing
 from turnwise.types import Group, Trajectory
 from turnwise.waiting import LoopRunner
 
@@ -22,12 +22,12 @@ class Expert:
     These tokens were not sampled, so their log-probs are unknown. Episodes that fail or are too long are left out.
     """
 
-    def __init__(self, player: Player, *, members: int, first: int) -> None:
+    def __init__(self, player: Playing, *, members: int, first: int) -> None:
         self._player, self._indices = player, range(first, first + members)
         self._scheduler, self._runner = player.make_scheduler(), LoopRunner()
 
     @classmethod
-    def of(cls, recipe: Recipe, player: Player) -> Expert | None:
+    def of(cls, recipe: Recipe, player: Playing) -> Expert | None:
         """The recipe's expert, if it has one."""
         if not recipe.source.expert:
             return None

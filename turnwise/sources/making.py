@@ -14,7 +14,7 @@ from turnwise.sources.mixture import Mixture, Shelf
 from turnwise.sources.plain_text import text_groups
 from turnwise.sources.played import Played
 from turnwise.sources.played_ahead import PlayedAhead
-from turnwise.sources.player import Player
+from turnwise.sources.player import Playing
 from turnwise.sources.preferences import preference_groups
 from turnwise.sources.source import Source
 from turnwise.types import Group
@@ -30,7 +30,7 @@ _DEMONSTRATIONS = 512
 
 def make_source(
     recipe: Recipe,
-    player: Player,
+    player: Playing,
     *,
     imitation: Imitation | None = None,
     first: int = 1,
@@ -74,7 +74,7 @@ def shares(recipe: Recipe) -> list[int]:
 
 def _played(
     recipe: Recipe,
-    player: Player,
+    player: Playing,
     *,
     tasks: int | None,
     first: int,
@@ -86,7 +86,7 @@ def _played(
     return PlayedAhead(player, recipe, first=first, kept=kept, tasks=tasks, state=state)
 
 
-def _read(part: Ingredient, recipe: Recipe, player: Player) -> list[Group]:
+def _read(part: Ingredient, recipe: Recipe, player: Playing) -> list[Group]:
     renderer, room = player.renderer, player.capacity
     if part.kind in _FILES:
         assert part.path is not None

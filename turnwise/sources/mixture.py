@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Protocol
 
-from turnwise.sources.player import Player
+from turnwise.sources.player import Playing
 from turnwise.sources.source import Source
 from turnwise.types import Group
 
@@ -43,7 +43,7 @@ class Shelf:
 class Mixture(Source):
     """What the policy plays, if anything, and then what each supply has for the step."""
 
-    def __init__(self, player: Player, supplies: Sequence[Supply], *, played: Source | None = None) -> None:
+    def __init__(self, player: Playing, supplies: Sequence[Supply], *, played: Source | None = None) -> None:
         self._player, self._supplies, self._played = player, supplies, played
 
     def groups(self, step: int) -> list[Group]:

@@ -14,7 +14,7 @@ from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.rollout.scheduler import at_seats
 from turnwise.sources.cursor import Cursor, sampling_plan, success_of
 from turnwise.sources.expert import Expert
-from turnwise.sources.player import Player
+from turnwise.sources.player import Playing
 from turnwise.sources.source import Source
 from turnwise.types import Group
 
@@ -23,7 +23,7 @@ class Played(Source):
     """Synchronous: a step's episodes are played by the policy that learns from them."""
 
     def __init__(
-        self, player: Player, recipe: Recipe, *, tasks: int | None = None, state: Mapping[str, Any] | None = None
+        self, player: Playing, recipe: Recipe, *, tasks: int | None = None, state: Mapping[str, Any] | None = None
     ) -> None:
         self._player, self._row = player, recipe.algorithm
         self._plan = sampling_plan(recipe.algorithm)

@@ -15,7 +15,7 @@ from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.rollout.scheduler import Finished, in_groups
 from turnwise.sources.cursor import Cursor, sampling_plan
 from turnwise.sources.expert import Expert
-from turnwise.sources.player import Player
+from turnwise.sources.player import Playing
 from turnwise.sources.source import Source
 from turnwise.types import Group
 
@@ -32,7 +32,7 @@ class PlayedAhead(Source):
 
     def __init__(
         self,
-        player: Player,
+        player: Playing,
         recipe: Recipe,
         *,
         first: int,
@@ -125,14 +125,12 @@ class PlayedAhead(Source):
         self._task = asyncio.current_task()
         if self._closed:
             return
-        async with self._player.make_scheduler() as scheduler:
-            episodes = scheduler.episodes(self._specs(), self._player.agents())
-            async with aclosing(episodes):
-                async for episode in episodes:
-                    _, spec, _ = episode
-                    with self._changed:
-                        self._finished[self._step_of.pop(spec.id)].append(episode)
-                        self._changed.notify_all()
+        async with aclosing(self._player.episodes(self._specs())) as episodes:
+            async for episode in episodes:
+                _, spec, _ = episode
+                with self._changed:
+                    self._finished[self._step_of.pop(spec.id)].append(episode)
+                    self._changed.notify_all()
 
     async def _specs(self) -> AsyncGenerator[EpisodeSpec]:
         for step in count(self._first):

@@ -2,26 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager
 from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
 
-from turnwise.engine.contract import Engine, EngineSetup, SamplingParams, Weights
-from turnwise.engine.kinds import ENGINES, make_engines
+from turnwise.engine.contract import EngineSetup, Role, SamplingParams, ServerStart, Weights
+from turnwise.engine.kinds import IN_PROCESS, check_engine, make_engines
+from turnwise.engine.remote import RemoteEngine, Standing
 from turnwise.policy.rendering import Renderer
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import CONTEXT, EngineChoice, Rollout
 from turnwise.rollout.agents import Agent, PoolAgent
 from turnwise.rollout.episode import EpisodeSpec, Limits
 from turnwise.rollout.policy_agent import PolicyAgent
-from turnwise.rollout.scheduler import Agents, Finished, Scheduler, in_groups
+from turnwise.rollout.scheduler import Agents, Finished, Scheduler, Specs, in_groups
 from turnwise.sources.cast import Cast, Pool, Voice
 from turnwise.types import Group
 from turnwise.waiting import LoopRunner
 
 
+class Playing(Protocol):
+    """What plays the episodes of a run: this process, or the players of a cluster."""
+
+    @property
+    def renderer(self) -> Renderer:
+        """How the first policy that learns is spoken to."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that an episode of the first policy that learns may have."""
+        ...
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time that the engines have spent running their models."""
+        ...
+
+    def play(self, specs: Sequence[EpisodeSpec], temperature: float | None = None) -> list[Group]:
+        """All episodes, in the order of the specs; every rank gets all groups."""
+        ...
+
+    def episodes(self, specs: Specs) -> AsyncGenerator[Finished]:
+        """Episodes as they finish, for a loop that plays ahead of the learner."""
+        ...
+
+    def make_scheduler(self) -> Scheduler:
+        """A scheduler in this process with the recipe's limits."""
+        ...
+
+    def publish(self, version: int) -> None:
+        """The weights of those that learn have changed."""
+        ...
+
+    def replaced(self, voices: Sequence[Voice]) -> None:
+        """The weights of these frozen voices have changed."""
+        ...
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Pause sampling while the learner's weights change."""
+        ...
+
+    def close(self) -> None:
+        """End everything that it has started."""
+        ...
+
+
 class Player:
-    """Plays any number of episodes in parallel.
+    """Plays any number of episodes in parallel, in this process.
 
     Example: `Player(Cast.alone(policy, renderer), rollout=recipe.rollout, seed=0).play(specs, temperature=0.0)`.
     """
@@ -35,12 +85,17 @@ class Player:
         engine: EngineChoice | None = None,
         lockstep: bool = True,
         ranks: Ranks = ALONE,
+        folder: Path | None = None,
+        note: Callable[[str], None] = lambda _: None,
+        role: Role = "alone",
     ) -> None:
+        """`folder` is where engines in other processes find weights; `note` shows what they have to say."""
         choice = engine or EngineChoice()
         self._cast, self._rollout, self._seed, self._ranks = cast, rollout, seed, ranks
-        self._engines = _make_engines(cast, rollout, choice, seed)
-        # User-defined engines do not coordinate, so only a single one can wait for every episode.
-        together = choice.kind in ENGINES or len(self._engines) == 1
+        setups = [replace(setup, role=role) for setup in self._setups(choice, folder, note)]
+        self._engines = make_engines(choice.kind, setups, choice.options)
+        # Only the engines in this process coordinate; of others, a single one can wait for every episode.
+        together = choice.kind == IN_PROCESS or len(self._engines) == 1
         able = together and all(engine.lockstep for engine in self._engines.values())
         self.lockstep = lockstep and able
         self._sampling = SamplingParams(max_tokens=rollout.max_tokens, temperature=rollout.temperature)
@@ -50,13 +105,21 @@ class Player:
         if rollout.lockstep and not able:
             self.close()
             raise ValueError("rollout.lockstep is true, but the engine (engine.kind) cannot wait for every episode")
-        for voice in cast.voices:
-            self._send(voice, voice.version)
+        try:
+            self.replaced(cast.voices)
+        except BaseException:
+            self.close()
+            raise
 
     def make_scheduler(self) -> Scheduler:
         """A scheduler with the recipe's limits; each event loop needs its own."""
-        limits = Limits(max_turns=self._rollout.max_turns, step_seconds=self._rollout.step_seconds)
-        return Scheduler(concurrency=self._rollout.concurrency, limits=limits, seed=self._seed)
+        return make_scheduler(self._rollout, self._seed)
+
+    async def episodes(self, specs: Specs) -> AsyncGenerator[Finished]:
+        """Episodes as they finish, sampled as in training, in the caller's event loop."""
+        async with self.make_scheduler() as scheduler, aclosing(scheduler.episodes(specs, self.agents())) as ends:
+            async for episode in ends:
+                yield episode
 
     def agents(self, temperature: float | None = None) -> Agents:
         """Who plays each seat; by default policies sample as in training."""
@@ -83,23 +146,36 @@ class Player:
                 self._send(voice, version)
 
     def replaced(self, voices: Sequence[Voice]) -> None:
-        """The weights of these frozen voices have changed."""
+        """The weights of these voices are new, or have changed while they were frozen."""
         for voice in voices:
             self._send(voice, voice.version)
 
     @property
+    def urls(self) -> dict[str, list[str]]:
+        """The servers of each voice, if any."""
+        remote = {name: engine for name, engine in self._engines.items() if isinstance(engine, RemoteEngine)}
+        return {name: [server.url for server in engine.servers] for name, engine in remote.items()}
+
+    def standings(self) -> dict[str, Standing]:
+        """What players that sample on the same servers must know after a publish, by voice."""
+        return {name: engine.standing() for name, engine in self._engines.items() if isinstance(engine, RemoteEngine)}
+
+    def follow(self, standings: Mapping[str, Standing]) -> None:
+        """Sample like the player that has published."""
+        for name, standing in standings.items():
+            engine = self._engines[name]
+            assert isinstance(engine, RemoteEngine)
+            engine.follow(standing)
+
+    @property
     def renderer(self) -> Renderer:
         """How the first policy that learns is spoken to."""
-        return self._learning.renderer
+        return self._cast.learning.renderer
 
     @property
     def capacity(self) -> int:
         """Tokens that an episode of the first policy that learns may have."""
-        return self._engines[self._learning.name].capacity
-
-    @property
-    def _learning(self) -> Voice:
-        return next((voice for voice in self._cast.voices if voice.learns), self._cast.voices[0])
+        return self._engines[self._cast.learning.name].capacity
 
     @property
     def busy_seconds(self) -> float:
@@ -120,6 +196,29 @@ class Player:
             engine.shutdown()
         self.scheduler.close()
         self._runner.close()
+
+    def _setups(self, choice: EngineChoice, folder: Path | None, note: Callable[[str], None]) -> list[EngineSetup]:
+        voices = self._cast.voices
+        urls = choice.urls_of([voice.name for voice in voices])
+        check_engine(choice.kind, choice.options, urls, starts=choice.start is not None)
+        start = None if choice.start is None else ServerStart(**choice.start.model_dump())
+        return [
+            EngineSetup(
+                policy=voice.name,
+                model_name=voice.policy.model.name_or_path or "",
+                model=(voice.copy or voice.policy).model,
+                tokenizer=voice.policy.tokenizer,
+                capacity=capacity_of(voice, self._rollout),
+                memory_bytes=int(choice.memory_gib * 2**30) // len(voices),
+                seed=self._seed,
+                urls=urls[voice.name],
+                start=start,
+                folder=folder,
+                ranks=self._ranks,
+                note=note,
+            )
+            for voice in voices
+        ]
 
     def _speaker(self, voice: Voice, sampling: SamplingParams) -> PolicyAgent:
         engine = self._engines[voice.name]
@@ -149,25 +248,20 @@ class Player:
             next(iter(self._engines.values())).expect(requests)  # built-in engines share a thread
 
 
+def make_scheduler(rollout: Rollout, seed: int) -> Scheduler:
+    """A scheduler with the limits of a recipe."""
+    limits = Limits(max_turns=rollout.max_turns, step_seconds=rollout.step_seconds)
+    return Scheduler(concurrency=rollout.concurrency, limits=limits, seed=seed)
+
+
+def capacity_of(voice: Voice, rollout: Rollout) -> int:
+    """Tokens that an episode of this voice may have."""
+    return rollout.context or min(voice.policy.room or CONTEXT, CONTEXT)
+
+
 def _agent(player: Voice | Pool | Agent, speakers: dict[str, PolicyAgent]) -> Agent:
     if isinstance(player, Agent):
         return player
     if isinstance(player, Voice):
         return speakers[player.name]
     return PoolAgent([speakers[voice.name] for voice in player.held.values()])
-
-
-def _make_engines(cast: Cast, rollout: Rollout, choice: EngineChoice, seed: int) -> dict[str, Engine]:
-    setups = [
-        EngineSetup(
-            policy=voice.name,
-            model_name=voice.policy.model.name_or_path or "",
-            model=(voice.copy or voice.policy).model,
-            tokenizer=voice.policy.tokenizer,
-            capacity=rollout.context or min(voice.policy.room or CONTEXT, CONTEXT),
-            memory_bytes=int(choice.memory_gib * 2**30) // len(cast.voices),
-            seed=seed,
-        )
-        for voice in cast.voices
-    ]
-    return make_engines(choice.kind, setups, choice.options)

@@ -39,7 +39,7 @@ def own_episodes(groups: Sequence[Group]) -> list[Group]:
 
 
 def find_errors(groups: Sequence[Group], *, culprit: str = "") -> list[str]:
-    """What went wrong in the episodes that failed, in their own words; `culprit` asks for those of "env" or "agent"."""
+    """What went wrong in the episodes that failed, in their own words; `culprit` asks for one kind."""
     failed = [each for group in groups for each in group.trajectories if each.stop.is_failure]
     return [str(each.info.get("error", "")) for each in failed if culprit in ("", each.info.get("culprit"))]
 

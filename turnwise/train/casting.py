@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from turnwise.engine.kinds import ENGINES
+from turnwise.cluster.cluster_player import ClusterPlayer
+from turnwise.engine.kinds import IN_PROCESS
 from turnwise.envs.faults import close_quietly
 from turnwise.envs.registry import make
 from turnwise.outside import load_class
 from turnwise.policy.text import TextPolicy
-from turnwise.ranks import Ranks
+from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.loading import newest_weights, one_model
 from turnwise.recipe.schema import Recipe, SeatChoice
-from turnwise.recipe.seating import check_env_seats, recipe_of, trained_policies
+from turnwise.recipe.seating import check_env_seats, policies_of, recipe_of, trained_policies
 from turnwise.rollout.agents import Agent, OracleAgent, RandomAgent, ScriptedAgent
 from turnwise.runs.settings import META
 from turnwise.sources.cast import Cast, Pool, Voice
+from turnwise.sources.played import plays_in_lockstep
+from turnwise.sources.player import Player, Playing
 from turnwise.train.setup import load_policy, make_renderer
 
 _AGENTS: dict[str, Callable[[], Agent]] = {"random": RandomAgent, "oracle": OracleAgent}
@@ -24,7 +28,7 @@ _AGENTS: dict[str, Callable[[], Agent]] = {"random": RandomAgent, "oracle": Orac
 
 def samples_from_copies(recipe: Recipe, ranks: Ranks) -> bool:
     """Whether an engine in this process needs its own weights, because the learner's are sharded."""
-    return recipe.train.ranks == "sharded" and ranks.size > 1 and recipe.engine.kind in ENGINES
+    return recipe.train.ranks == "sharded" and ranks.size > 1 and recipe.engine.kind == IN_PROCESS
 
 
 def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy], *, with_copies: bool = False) -> Cast:
@@ -53,6 +57,44 @@ def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy], *, with_copies
             seats[seat] = speaking[choice.policy]
     pooled = [place for player in seats.values() if isinstance(player, Pool) for place in player.places]
     return Cast(voices=[*speaking.values(), *pooled], seats=seats)
+
+
+def make_player(
+    recipe: Recipe,
+    cast: Cast,
+    *,
+    note: Callable[[str], None] = lambda _: None,
+    ranks: Ranks = ALONE,
+    folder: Path | None = None,
+) -> Playing:
+    """What plays the recipe's episodes: this process, or its cluster. Servers find weights in `folder`."""
+    if recipe.cluster is not None:
+        return ClusterPlayer(cast, recipe, build=build_far, note=note, ranks=ranks, folder=folder)
+    return Player(
+        cast,
+        rollout=recipe.rollout,
+        engine=recipe.engine,
+        seed=recipe.seed,
+        lockstep=plays_in_lockstep(recipe),
+        ranks=ranks,
+        folder=folder,
+        note=note,
+    )
+
+
+def build_far(plain: Mapping[str, Any]) -> tuple[Cast, Player]:
+    """The cast and the player of a process elsewhere. Models load as they were; the weights come later."""
+    recipe = Recipe.model_validate(plain)
+    gpus = recipe.cluster is not None and recipe.cluster.gpus > 0
+    recipe = recipe.model_copy(update={"device": "cuda" if gpus else "cpu"})
+    if recipe.engine.kind == IN_PROCESS:
+        policies = {name: load_policy(recipe_of(recipe, name), frozen=True) for name in policies_of(recipe)}
+    else:  # servers hold the weights
+        models = {name: choice.model for name, choice in policies_of(recipe).items()}
+        policies = {name: TextPolicy.without_weights(model.name, dtype=model.dtype) for name, model in models.items()}
+    cast = make_cast(recipe, policies)
+    engine, seed = recipe.engine, recipe.seed
+    return cast, Player(cast, rollout=recipe.rollout, engine=engine, seed=seed, lockstep=False, role="follows")
 
 
 def make_agent(seat: str, choice: SeatChoice) -> Agent:

@@ -139,7 +139,7 @@ def memory_by_part(recipe: Recipe, length: int, device: str) -> dict[str, int]:
 
     An engine that releases its memory shares it with what only learning needs: gradients, activations and logits.
     """
-    parts: dict[str, int] = {"engine": int(recipe.engine.memory_gib * GIB)}
+    parts: dict[str, int] = {"engine": int(recipe.engine.memory_gib * GIB)} if recipe.engine.kind == "torch" else {}
     pools = [(choice.pool, choice.keep) for choice in recipe.seats.values() if choice.pool is not None]
     for name, choice in policies_of(recipe).items():
         own, shape = recipe_of(recipe, name), read_shape(choice.model)
@@ -160,8 +160,13 @@ def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str,
     copied = row.needs_reference and recipe.model.lora is None  # under an adapter the base is the reference
     learning = _learning_bytes(recipe.train, shape.trained, item, device)
     per_update = -(-recipe.rollout.episodes // row.minibatches) * length
-    activations = activation_bytes(shape, item, checkpointing=recipe.model.checkpointing, length=length)
-    activations *= min(recipe.train.micro_tokens, per_update) * (2 if separate else 1)
+    tokens, models = min(recipe.train.micro_tokens, per_update), 2 if separate else 1
+    activations = (
+        models * tokens * activation_bytes(shape, item, checkpointing=recipe.model.checkpointing, length=length)
+    )
+    if tokens == per_update:  # in a single backward pass gradients come as activations go
+        layer = models * tokens * _layer_bytes(shape, item, length)
+        activations = max(activations - models * shape.trained * item, min(activations, layer))
     return {
         "weights": shape.parameters * item,
         "gradients": shape.trained * item,
@@ -186,13 +191,20 @@ def _learning_bytes(train: Train, trained: int, item: int, device: str) -> int:
 def activation_bytes(shape: Shape, item: int, *, checkpointing: bool, length: int = 0) -> int:
     """Memory per token for the backward pass, in an episode of this many tokens.
 
-    11 widths and 4 inner widths a layer: a fit to the peak memory of the learner's benchmark. Bounded scores are kept
-    for every pair of tokens: before and after the softmax, 8 bytes in either precision.
+    With checkpointing: every layer's input, which is in single precision, and one layer that is recomputed.
     """
-    layer = item * (11 * shape.width + 4 * shape.inner_width) + 8 * shape.score_heads * length
-    if not checkpointing:
-        return shape.layers * layer
-    return shape.layers * shape.width * item + layer  # every layer's input, and one layer recomputed
+    layer = _layer_bytes(shape, item, length)
+    return shape.layers * shape.width * 4 + layer if checkpointing else shape.layers * layer
+
+
+def _layer_bytes(shape: Shape, item: int, length: int) -> int:
+    """What a layer keeps of a token: a fit to what its forward pass saves.
+
+    The stream between layers is in single precision whatever the weights. Bounded scores are kept for every pair of
+    tokens: before and after the softmax, 8 bytes in either precision.
+    """
+    widths = 11 if item == 4 else 12.5
+    return int(item * (widths * shape.width + 4 * shape.inner_width)) + 8 * shape.score_heads * length
 
 
 def _memory_there(device: str) -> int:

@@ -13,7 +13,7 @@ from turnwise.rollout.episode import EpisodeSpec
 from turnwise.rollout.scheduler import at_seats
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import write_groups
-from turnwise.sources.player import Player
+from turnwise.sources.player import Playing
 from turnwise.train.trainee import Trainee
 from turnwise.types import Group
 
@@ -25,7 +25,7 @@ class HeldOut:
     """The held-out tasks of a recipe: `row, groups = held_out.play(step)`."""
 
     def __init__(
-        self, recipe: Recipe, run: RunFolder, player: Player, trainees: Sequence[Trainee], *, records: bool = True
+        self, recipe: Recipe, run: RunFolder, player: Playing, trainees: Sequence[Trainee], *, records: bool = True
     ) -> None:
         self._recipe, self._run, self._player, self._trainees = recipe, run, player, trainees
         self._records = records

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from turnwise import __version__
-from turnwise.engine.kinds import ENGINES, check_engine
+from turnwise.engine.kinds import IN_PROCESS, check_engine
 from turnwise.engine.runners import cache_shape
 from turnwise.envs.check import check_env
 from turnwise.envs.check_memory import remember, was_sound
@@ -155,7 +155,7 @@ def require_engine(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
     for name, policy in policies.items():
         context = context_of(recipe_of(recipe, name), policy)
         needed, there = cache_shape(policy.model).bytes_per_slot(context), engine.memory_gib * 2**30 / shared
-        if engine.kind not in ENGINES or there >= needed:
+        if engine.kind != IN_PROCESS or there >= needed:
             continue
         least = math.ceil(shared * needed / 2**30 * 1e3) / 1e3
         raise ValueError(

@@ -28,10 +28,8 @@ from turnwise.runs.checkpoints import policy_folder
 from turnwise.runs.folder import JOURNALS, RunFolder
 from turnwise.runs.settings import CONFIG, META
 from turnwise.sources.imitation import Imitation, sft_recipe
-from turnwise.sources.played import plays_in_lockstep
-from turnwise.sources.player import Player
 from turnwise.torch_ranks import join
-from turnwise.train.casting import make_cast, require_seats
+from turnwise.train.casting import make_cast, make_player, require_seats
 from turnwise.train.setup import (
     choose_device,
     circumstances,
@@ -134,14 +132,7 @@ def evaluate_model(
     policies = load_policies(recipe) if recipe.policies else {}
     policies |= {name: load_policy(recipe_of(recipe, name), each, frozen=True) for name, each in sources.items()}
     require_engine(recipe, policies)
-    player = Player(
-        make_cast(recipe, policies),
-        rollout=recipe.rollout,
-        engine=recipe.engine,
-        seed=recipe.seed,
-        lockstep=plays_in_lockstep(recipe),
-        ranks=join(),
-    )
+    player = make_player(recipe, make_cast(recipe, policies), ranks=join())
     try:
         prefixes = {name: f"{name}/" if len(sources) > 1 else "" for name in sources}
         return evaluate(player, recipe, {prefixes[name]: seats_of(recipe, name) for name in sources}, watch=watch)

@@ -27,11 +27,9 @@ from turnwise.runs.ledger import write_groups
 from turnwise.runs.loggers import Loggers
 from turnwise.sources.imitation import Imitation
 from turnwise.sources.making import make_source
-from turnwise.sources.played import plays_in_lockstep
-from turnwise.sources.player import Player
 from turnwise.sources.rollout_metrics import find_traceback
 from turnwise.sources.source import Source
-from turnwise.train.casting import make_cast, samples_from_copies
+from turnwise.train.casting import make_cast, make_player, samples_from_copies
 from turnwise.train.held_out import HeldOut
 from turnwise.train.interrupts import Interrupts
 from turnwise.train.state import Progress, load_learner, load_weights, read_ahead, read_state, steps_needed, write_state
@@ -41,6 +39,8 @@ from turnwise.types import Group
 
 Status = Literal["running", "finished", "interrupted", "stopped"]
 
+PUBLISHED = "published"
+"""The folder of a run where engines in other processes find the newest weights; it is removed at the end."""
 _SAMPLES = 3
 """Held-out episodes shown before and after training."""
 _SHOWN_ERRORS = 3
@@ -77,14 +77,7 @@ class Trainer:
             Trainee(recipe, name, policies[name], temperature=temperature, ranks=ranks)
             for name in trained_policies(recipe)
         ]
-        self.player = Player(
-            self.cast,
-            rollout=recipe.rollout,
-            engine=recipe.engine,
-            seed=recipe.seed,
-            lockstep=plays_in_lockstep(recipe),
-            ranks=ranks,
-        )
+        self.player = make_player(recipe, self.cast, note=console.note, ranks=ranks, folder=run.path / PUBLISHED)
         for trainee in self.trainees:
             trainee.learner.hold = self.player.paused
         self.held_out = HeldOut(recipe, run, self.player, self.trainees, records=self._writes)

@@ -1,0 +1,301 @@
+"""An engine in other processes: sessions belong to this client, servers only continue sequences.
+
+Every request has the session's whole sequence, so a session whose server dies goes on at another one. A retry has the
+same seed, and only one answer is used. All HTTP is in one thread with its own event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from turnwise.engine.contract import Completion, EngineError, EngineSetup, Finish, SamplingParams, Weights
+from turnwise.engine.probing import probe_ids
+from turnwise.engine.publishing import Publisher
+from turnwise.engine.sampling import session_seed
+from turnwise.engine.servers import Server, ServerError, Status, make_client
+from turnwise.engine.supervisor import Supervisor
+from turnwise.engine.wires import Answer, Ask, Call, Wire, reset
+
+TOKEN = "TURNWISE_ENGINE_TOKEN"
+"""The environment variable with the servers' token; a recipe must not hold it."""
+_ATTEMPTS = 3
+"""Tries at a request, on the same server or on others."""
+_GOODBYE = 2.0
+"""Seconds for the last message to a server."""
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Servers after a publish, for others that sample on them."""
+
+    salt: str
+    adapter: str
+    version: str
+    servers: dict[str, tuple[Status, list[str]]]
+    """By address: the status, and the version of every publish that it has passed."""
+
+
+class RemoteEngine:
+    """Samples on one or more servers: `engine: {kind: turnwise, urls: [http://127.0.0.1:8100]}` in a recipe."""
+
+    def __init__(
+        self,
+        setup: EngineSetup,
+        *,
+        wire: Wire,
+        supervisor: Supervisor | None = None,
+        seconds: float = 240.0,
+        load_seconds: float = 600.0,
+        dtype: str = "",
+    ) -> None:
+        self._supervisor = supervisor
+        self.capacity, self.setup, self.wire = setup.capacity, setup, wire
+        self._seed, self._seconds = setup.seed, seconds
+        self._vocabulary = int(setup.model.config.get_text_config().vocab_size)
+        self._sessions: dict[str, list[int]] = {}
+        self._at: dict[str, Server] = {}
+        """The server that last continued each session."""
+        self.run = setup.ranks.broadcast(secrets.token_hex(6))
+        self.salt, self.adapter, self.adapter_version = "", "", "0"
+        self._waiting, self._waited, self._since = 0, 0.0, 0.0
+        self._controls = set[asyncio.Task[None]]()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="turnwise-remote", daemon=True)
+        self._thread.start()
+        self._client = make_client(os.environ.get(TOKEN, ""))
+        self.servers = [Server(url=url.rstrip("/"), wire=wire, client=self._client) for url in setup.urls]
+        ranks = setup.ranks
+        # With a server or more for each rank, ranks keep apart; one each can go in lock-step.
+        own = self.servers[ranks.rank :: ranks.size] if len(self.servers) >= ranks.size else self.servers
+        self._own = own
+        alone = setup.role == "alone"
+        self.lockstep = wire.kind == "turnwise" and len(self.servers) == ranks.size and alone
+        self.is_ordered = False
+        """Whether lock-step was ever asked for: then every request has its place."""
+        folder = setup.folder or Path(tempfile.mkdtemp(prefix="turnwise-published-"))
+        self._publisher = Publisher(self, folder / setup.policy.replace("/", "_"), seconds=load_seconds, dtype=dtype)
+
+    @property
+    def busy_seconds(self) -> float:
+        """Time in which a request was under way."""
+        return self._waited + (time.perf_counter() - self._since if self._waiting else 0.0)
+
+    async def generate(self, session: str, new_ids: Sequence[int], params: SamplingParams) -> Completion:
+        """Continue a session on its server, or on another one if that fails."""
+        if why := self.wire.refusal(params):
+            raise ValueError(why)
+        ids = [*self._sessions.get(session, ()), *new_ids]
+        self._sessions[session] = ids
+        room = self.capacity - len(ids)
+        if room <= 0:
+            return Completion(ids=[], logprobs=[], versions=[], finish=Finish.CONTEXT_FULL)
+        ask = Ask(
+            ids=ids,
+            params=replace(params, max_tokens=min(room, params.max_tokens)),
+            session=session,
+            seed=session_seed(self._seed, session),
+            vocabulary=self._vocabulary,
+        )
+        try:
+            answer = await asyncio.wrap_future(self.start(self._generate(ask, self._numbered())))
+        except asyncio.CancelledError:
+            self.close(session)
+            raise
+        ids.extend(answer.ids)
+        cut = answer.finish is Finish.MAX_TOKENS and len(answer.ids) < params.max_tokens
+        return Completion(
+            ids=answer.ids,
+            logprobs=answer.logprobs,
+            versions=[int(version) for version in answer.versions],
+            finish=Finish.CONTEXT_FULL if cut else answer.finish,
+            oldest_version=answer.oldest_version,
+            top=answer.top,
+        )
+
+    def publish(self, weights: Weights | None, version: int) -> None:
+        """Give the weights to every server and probe them; ValueError if no server is left."""
+        if self.setup.role == "follows":
+            return  # another process has done so
+        self._revive()
+        try:
+            self._publisher.publish(weights, version)
+        except ValueError:
+            if not self._revive():
+                raise
+            self._publisher.publish(weights, version)
+
+    def standing(self) -> Standing:
+        """What a process that samples on the same servers must know after a publish."""
+        servers = {server.url: (server.status, list(server.given)) for server in self.servers}
+        return Standing(salt=self.salt, adapter=self.adapter, version=self.adapter_version, servers=servers)
+
+    def follow(self, standing: Standing) -> None:
+        """Sample like the process that has published."""
+        self.start(self._follow(standing)).result()
+
+    async def _follow(self, standing: Standing) -> None:
+        self.salt, self.adapter, self.adapter_version = standing.salt, standing.adapter, standing.version
+        for server in self.servers:
+            status, given = standing.servers[server.url]
+            server.status, server.given, server.failures = status, list(given), 0
+
+    def _revive(self) -> bool:
+        """Whether servers of ours had died and were started again; every rank hears of it."""
+        if self.setup.start is None:
+            return False
+        return self.setup.ranks.broadcast(self._supervisor is not None and self._supervisor.revive())
+
+    def close(self, session: str) -> None:
+        """Forget a session; its server hears of it with the next request."""
+        self._sessions.pop(session, None)
+        server = self._at.pop(session, None)
+        if server is not None and self.wire.kind == "turnwise":
+            server.closing.append(session)
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Servers have their own copy of the weights."""
+        return nullcontext()
+
+    def expect(self, requests: int | None) -> None:
+        """Lock-step, on the one server of this rank."""
+        self.is_ordered = True
+        body = {"requests": requests, **self._numbered()}
+        self._loop.call_soon_threadsafe(self._expect, body)
+
+    def shutdown(self) -> None:
+        """Tell the servers, end the thread and remove the published weights; requests still waiting fail."""
+        if self._loop.is_closed():
+            return
+        with suppress(ServerError, TimeoutError):
+            self.start(self._end()).result(timeout=3 * _GOODBYE)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+        self._loop.close()
+        self._publisher.remove()
+        if self._supervisor is not None:
+            self._supervisor.close()
+
+    # Inside the loop.
+
+    def start(self, work: Coroutine[Any, Any, Value]) -> Future[Value]:
+        """Run something in the loop."""
+        if self._loop.is_closed():
+            work.close()
+            raise EngineError("the engine has stopped")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _generate(self, ask: Ask, place: dict[str, Any]) -> Answer:
+        self._waiting += 1
+        self._since = time.perf_counter() if self._waiting == 1 else self._since
+        try:
+            return await self._try(ask, place)
+        finally:
+            self._waiting -= 1
+            self._waited += time.perf_counter() - self._since if self._waiting == 0 else 0.0
+
+    async def _try(self, ask: Ask, place: dict[str, Any]) -> Answer:
+        error = ServerError("")
+        for _ in range(_ATTEMPTS):
+            server = self._server_of(ask.session)
+            if server is None:
+                break
+            self._at[ask.session] = server
+            adds = place or _closes(server)
+            label, since = self.adapter_version, len(server.given)
+            try:
+                answer = await server.ask(replace(ask, salt=self.salt, adapter=self.adapter), self._seconds, adds=adds)
+                if self.adapter and self.wire.adapter_is_version:
+                    answer = replace(answer, versions=[label] * len(answer.ids))
+                answer = await server.trusted(answer, since=since)
+                server.failures = 0
+                return answer
+            except ServerError as failure:
+                error = failure
+                if server.failed(failure):
+                    self.setup.note(f"engine server {server.url} is left out until the next publish: {failure}")
+        reasons = "; ".join(f"{server.url}: {server.why or 'not published to yet'}" for server in self.servers)
+        raise EngineError(f"no engine server could continue the episode ({reasons})", timed_out=error.timed_out)
+
+    def _server_of(self, session: str) -> Server | None:
+        """The same for a session as long as it is up; another rank's only if none of this rank's is."""
+        up = [server for server in self._own if server.status == "up"]
+        up = up or [server for server in self.servers if server.status == "up"]
+        return max(up, key=lambda server: _weight(server.url, session), default=None)
+
+    def _numbered(self) -> dict[str, Any]:
+        """The place of a request in lock-step, with the sessions that ended before it; callers share a thread."""
+        if not self.is_ordered:
+            return {}
+        (server,) = self._own
+        number, server.order = server.order, server.order + 1
+        return {"order": number, "run": self.run, **_closes(server)}
+
+    def _expect(self, body: dict[str, Any]) -> None:
+        task = self._loop.create_task(self._send_expect(self._own[0], body))
+        self._controls.add(task)
+        task.add_done_callback(self._controls.discard)
+
+    async def _send_expect(self, server: Server, body: dict[str, Any]) -> None:
+        for _ in range(_ATTEMPTS):
+            if server.status != "up":
+                return
+            try:
+                await server.call(Call(path="/turnwise/expect", body=body), self._seconds)
+                return
+            except ServerError as error:
+                if server.failed(error):
+                    self.setup.note(f"engine server {server.url} is left out until the next publish: {error}")
+
+    async def settle(self) -> None:
+        """Wait until servers know what lock-step expects."""
+        await asyncio.gather(*self._controls, return_exceptions=True)
+
+    def probe(self) -> Ask:
+        """A fixed sequence to score, and a few tokens to sample after it."""
+        params = SamplingParams(temperature=self.wire.probe_temperature, max_tokens=min(16, self.capacity - 1))
+        return Ask(
+            ids=probe_ids(self._vocabulary, self.capacity),
+            params=params,
+            seed=session_seed(self._seed, self.salt),
+            salt=self.salt,
+            adapter=self.adapter,
+            scores_prompt=True,
+            vocabulary=self._vocabulary,
+        )
+
+    def renew(self, count: int) -> None:
+        """From now on requests say that they want other weights."""
+        self.salt = f"{self.run}:{count}"
+
+    async def _end(self) -> None:
+        await self.settle()
+        if self.wire.kind == "turnwise" and self.setup.ranks.rank == 0 and self.setup.role != "follows":
+            goodbyes = [server.call(reset(""), _GOODBYE) for server in self.servers if server.status == "up"]
+            await asyncio.gather(*goodbyes, return_exceptions=True)
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._client.aclose()
+
+
+def _closes(server: Server) -> dict[str, Any]:
+    closing, server.closing = server.closing, []
+    return {"close": closing} if closing else {}
+
+
+def _weight(url: str, session: str) -> bytes:
+    return hashlib.blake2b(f"{url} {session}".encode(), digest_size=8).digest()
