@@ -18,9 +18,8 @@ from turnwise.batch import Scores, TokenBatch
 from turnwise.learn.batches import minibatches, no_scores, passes, score_in_parts, share_of, split_idle
 from turnwise.learn.optimizer import Optimizer
 from turnwise.learn.provision import require_provided, require_shardable, unmet
-from turnwise.learn.reporting import Report, Update, badness, numbers_of, report_of
+from turnwise.learn.reporting import Reading, Report, Update, badness, reading_of, report_of
 from turnwise.learn.schedule import learning_rate_factor
-from turnwise.ops.diagnostics import TurnTable
 from turnwise.ops.step_scale import Scale
 from turnwise.ops.weights import Counts
 from turnwise.policy.critics import Bins
@@ -32,8 +31,6 @@ from turnwise.rollout.scheduler import by_task
 from turnwise.types import CUTS, POLICY, Group, NonFiniteError, Trajectory
 
 Value = TypeVar("Value")
-Reading = tuple[dict[str, float], TurnTable]
-"""The parts of a micro-batch's loss, and its diagnostics."""
 Allows = Callable[..., bool]
 """The guard's decision on one optimiser step: `allows(step=…, update=…, gradient_norm=…, loss=…)`."""
 
@@ -228,7 +225,7 @@ class Learner:
         readings, errors = self._run_passes(moving, counts)
         if not moving.tokens:
             bins = None if self.critic is None else self.critic.bins
-            readings = [_read(self._loss(moving, no_scores(moving, bins=bins.count if bins else 0), counts))]
+            readings = [reading_of(self._loss(moving, no_scores(moving, bins=bins.count if bins else 0), counts))]
         with torch.no_grad():  # no gradient, but scales and diagnostics cover the whole minibatch
             more_readings, more_errors = self._run_passes(idle, counts)
         for error in errors + more_errors:
@@ -244,7 +241,7 @@ class Learner:
             try:
                 loss = self._loss(part, scores, counts)
                 _differentiate(loss.total)
-                readings.append(_read(loss))
+                readings.append(reading_of(loss))
             except NonFiniteError as error:
                 _differentiate(_nothing(scores))
                 errors.append(error)
@@ -328,10 +325,6 @@ def _has_turns_of(policy: str, group: Group) -> bool:
 def _without_bootstrap(trajectory: Trajectory) -> Trajectory:
     """Nothing follows if one of our limits ended the episode; truncation by the environment is unchanged."""
     return replace(trajectory, bootstrap=0.0) if trajectory.stop in CUTS else trajectory
-
-
-def _read(loss: Loss) -> Reading:
-    return numbers_of(loss), loss.table
 
 
 def _differentiate(total: Tensor) -> None:
