@@ -17,6 +17,7 @@ from tests.learn.small_learners import drift, make_groups, make_policy, row, wei
 from tests.real_ranks import finish, start
 from turnwise.algorithm import Algorithm, preset
 from turnwise.learn.learner import Learner
+from turnwise.policy.critics import Critic
 from turnwise.policy.pico import build_model, build_tokenizer
 from turnwise.policy.sharding import local
 from turnwise.policy.text import Reference, TextPolicy
@@ -116,7 +117,8 @@ def kept_bytes(ranks: Ranks) -> dict[str, int]:
     """Bytes of weights, gradients and moments that this rank holds."""
     learner = make_learner((make_policy, preset("ppo"), {}), ranks)
     take_steps(learner, (1,))
-    assert learner.critic is not None
+    assert isinstance(learner.policy, TextPolicy)
+    assert isinstance(learner.critic, Critic)
     assert learner.critic_optimizer is not None
     parameters = [*learner.policy.model.parameters(), *learner.critic.parameters()]
     moments = {**learner.optimizer.tensors(), **learner.critic_optimizer.tensors()}.values()
