@@ -26,8 +26,8 @@ from turnwise.learn.learner import Learner
 from turnwise.recipe.schema import Train
 from turnwise.torch_ranks import join
 
-SIZES = (1, 2, 3)
-SETTINGS = Train(learning_rate=1e-4, critic_learning_rate=1e-4)
+RUNS = ("1-replicas", "2-replicas", "3-replicas", "2-sharded", "3-sharded")
+SETTINGS = Train(learning_rate=1e-4, critic_learning_rate=1e-4, micro_tokens=150)
 LONGER = {"st-ppo": 10, "grpo": 10}
 """Steps of the presets whose weights are compared; the others take as many as the command says."""
 
@@ -77,27 +77,29 @@ def finish(processes: list[int]) -> list[int]:
     return [codes[process] for process in processes]
 
 
-def learn(folder: Path, steps: int) -> None:
+def learn(folder: Path, steps: int, run: str) -> None:
     """Presets learn from groups of uneven lengths; rank 0 writes the numbers of every step and the last weights."""
+    settings = SETTINGS.model_copy(update={"ranks": run.partition("-")[2]})
     ranks, groups = join(), drift(make_groups(tasks=5, size=3), by=0.3)
     rows: dict[str, list[dict[str, float]]] = {}
     for name in PRESETS:
-        learner = Learner(make_policy(), preset(name), SETTINGS, seed=0, ranks=ranks)
+        learner = Learner(make_policy(), preset(name), settings, seed=0, ranks=ranks)
         rows[name] = []
         for step in range(1, max(steps, LONGER.get(name, 0)) + 1):
             batch = learner.prepare(groups)
             assert batch is not None
             rows[name].append(learner.learn(batch, step).metrics)
+        last = weights(learner)
         if ranks.rank == 0:
-            save_file(weights(learner), folder / f"{name}-{ranks.size}.safetensors")
+            save_file(last, folder / f"{name}-{run}.safetensors")
     if ranks.rank == 0:
-        (folder / f"{ranks.size}.json").write_text(json.dumps(rows))
+        (folder / f"{run}.json").write_text(json.dumps(rows))
 
 
 def main() -> None:
     torch.set_num_threads(1)
     folder, steps = Path(sys.argv[1]), int(sys.argv[2])
-    codes = [finish(start(size, partial(learn, folder, steps))) for size in SIZES]
+    codes = [finish(start(int(run[0]), partial(learn, folder, steps, run))) for run in RUNS]
     print(json.dumps(codes))
 
 

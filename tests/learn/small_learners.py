@@ -12,6 +12,7 @@ from torch import Tensor
 from turnwise.algorithm import Algorithm, preset
 from turnwise.learn.learner import Learner
 from turnwise.policy.pico import build_model, build_tokenizer
+from turnwise.policy.sharding import whole
 from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_lora import LoraSettings
 from turnwise.recipe.schema import Train
@@ -59,10 +60,10 @@ def drift(groups: list[Group], *, by: float, seed: int = 0) -> list[Group]:
 
 
 def weights(learner: Learner) -> dict[str, Tensor]:
-    """Copies of everything that may train."""
+    """Copies of everything that may train; of sharded weights all ranks must ask for them."""
     critic = {} if learner.critic is None else learner.critic.trainable()
     named = {**learner.policy.trainable(), **{f"critic.{name}": weight for name, weight in critic.items()}}
-    return {name: weight.detach().clone() for name, weight in named.items()}
+    return {name: whole(weight.detach()).clone() for name, weight in named.items()}
 
 
 def moved(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> set[str]:

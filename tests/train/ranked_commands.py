@@ -49,8 +49,8 @@ def train(size: int, folder: Path, *changes: str, before: Callable[[], None] | N
     return begin(size, folder, "train", *SMALL, *changes, "--plain", "--output", str(folder), before=before)
 
 
-def resume(size: int, folder: Path) -> list[int]:
-    return begin(size, folder, "resume", str(folder), "--plain")
+def resume(size: int, folder: Path, *changes: str) -> list[int]:
+    return begin(size, folder, "resume", str(folder), *changes, "--plain")
 
 
 def wait_for(folder: Path, step: int) -> None:
@@ -63,8 +63,9 @@ def wait_for(folder: Path, step: int) -> None:
 
 def killed(folder: Path) -> Codes:
     """Each of two ranks is killed once; the run ends like one that nobody killed, and also on other sizes."""
-    codes = {"twin": finish(train(2, folder / "twin", "algorithm=st-ppo", "train.steps=5"))}
-    processes = train(2, folder / "run", "algorithm=st-ppo", "train.steps=5")
+    recipe = ("algorithm=st-ppo", "train.steps=5", f"train.ranks={folder.name.partition('-')[2]}")
+    codes = {"twin": finish(train(2, folder / "twin", *recipe))}
+    processes = train(2, folder / "run", *recipe)
     for step, victim in ((1, 1), (3, 0)):
         wait_for(folder / "run", step)
         os.kill(processes[victim], signal.SIGKILL)
@@ -125,7 +126,27 @@ def evaluated(folder: Path) -> Codes:
     return {str(size): finish(begin(size, folder / str(size), *arguments)) for size in (1, 2)}
 
 
-SCENARIOS = {each.__name__: each for each in (killed, interrupted, failing, simple, evaluated)}
+def sharded(folder: Path) -> Codes:
+    """Adapters, references and the guard with a part of every weight on each rank; and what reads such a run."""
+    lora = ("algorithm=grpo", "model.lora.rank=4", "train.reference_every=1", "log.rollouts=1", "train.steps=2")
+    wild = ("algorithm=st-ppo", "train.learning_rate=50", "guard=act", "train.steps=4", "train.critic=shared")
+    codes = {
+        "lora": finish(train(2, folder / "lora", "train.ranks=sharded", *lora)),
+        "restored": finish(train(2, folder / "restored", "train.ranks=sharded", *wild)),
+    }
+    for command, *options in (("verify",), ("eval",), ("replay", "--step", "2")):
+        codes[command] = finish(begin(1, folder / command, command, str(folder / "lora"), *options))
+    shutil.copytree(folder / "lora", folder / "replicas")
+    codes["replicas"] = finish(resume(2, folder / "replicas", "train.ranks=replicas", "train.steps=3"))
+    codes["back"] = finish(resume(2, folder / "replicas", "train.ranks=sharded", "train.steps=4"))
+    return codes
+
+
+SCENARIOS: dict[str, Callable[[Path], Codes]] = {
+    **{each.__name__: each for each in (interrupted, failing, simple, evaluated, sharded)},
+    "killed-replicas": killed,
+    "killed-sharded": killed,
+}
 
 
 def main() -> None:

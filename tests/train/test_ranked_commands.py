@@ -28,16 +28,19 @@ def perform(folder: Path, *scenarios: str) -> dict[str, Codes]:
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Codes]]:
     """The short scenarios."""
     folder = tmp_path_factory.mktemp("ranked")
-    return folder, perform(folder, "interrupted", "failing", "simple", "evaluated")
+    return folder, perform(folder, "interrupted", "failing", "simple", "evaluated", "sharded")
 
 
 def said(folder: Path, name: str) -> str:
     return (folder / f"{name}.log").read_text()
 
 
-def test_a_killed_rank_ends_the_run_and_resuming_it_gives_the_bits_of_a_run_that_nobody_killed(tmp_path: Path) -> None:
-    codes = perform(tmp_path, "killed")["killed"]
-    folder = tmp_path / "killed"
+@pytest.mark.parametrize("scenario", ["killed-replicas", "killed-sharded"])
+def test_a_killed_rank_ends_the_run_and_resuming_it_gives_the_bits_of_a_run_that_nobody_killed(
+    tmp_path: Path, scenario: str
+) -> None:
+    codes = perform(tmp_path, scenario)[scenario]
+    folder = tmp_path / scenario
     assert codes["killed 1"] == [1, -9]
     assert codes["killed 0"] == [-9, 1]
     assert [codes[name] for name in ("twin", "run", "on 1", "on 3")] == [[0, 0], [0, 0], [0], [0, 0, 0]]
@@ -50,6 +53,19 @@ def test_a_killed_rank_ends_the_run_and_resuming_it_gives_the_bits_of_a_run_that
         assert [row["step"] for row in rows(folder / f"on-{size}")] == [1, 2, 3, 4, 5]
         assert f"ranks was 2, now {size}: the last bits may differ" in said(folder, f"on-{size}")
     assert json.loads((folder / "run" / "meta.json").read_text())["ranks"] == 2
+
+
+def test_sharded_runs_adapt_renew_restore_and_can_be_read_and_resumed_otherwise(
+    played: tuple[Path, dict[str, Codes]],
+) -> None:
+    folder, codes = played[0] / "sharded", played[1]["sharded"]
+    assert {name: set(ended) for name, ended in codes.items()} == dict.fromkeys(codes, {0}), codes
+    assert "no defect" in said(folder, "verify")
+    assert "learnt again from checkpoint 1" in said(folder, "replay")
+    assert "restoring the state of step 0" in said(folder, "restored")
+    assert [row["step"] for row in rows(folder / "replicas")] == [1, 2, 3, 4]
+    names = {path.name for path in (folder / "lora/checkpoints/step_000002").glob("*.safetensors")}
+    assert names == {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}
 
 
 def test_ranks_that_are_told_to_end_finish_the_step_and_save(played: tuple[Path, dict[str, Codes]]) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -41,7 +42,8 @@ class Published:
 
     def write_adapter(self) -> Path:
         """Only the adapter of the model."""
-        return self._write(lambda draft: _write_adapter(draft, self._model))
+        found = dict(adapter_of(self._model))
+        return self._write(lambda draft: _write_adapter(draft, self._model, found))
 
     def remove(self) -> None:
         """Remove all of them, and the folder around them once no other policy uses it."""
@@ -89,9 +91,15 @@ def has_adapter(model: PreTrainedModel) -> bool:
     return bool(getattr(model, "peft_config", None)) or any(".lora_A." in name for name, _ in model.named_parameters())
 
 
-def _write_adapter(folder: Path, model: PreTrainedModel) -> None:
+def adapter_of(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """The whole tensors of the adapter. Every rank must read it, because the model may be sharded."""
+    for name, tensor in model.named_parameters():
+        if ".lora_" in name:
+            yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _write_adapter(folder: Path, model: PreTrainedModel, found: Mapping[str, Tensor]) -> None:
     """The adapter in peft's layout."""
-    found = {name: tensor for name, tensor in model.named_parameters() if ".lora_" in name}
     tensors = {f"base_model.model.{_file_name(name)}": tensor.detach().cpu() for name, tensor in found.items()}
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / ADAPTER)
     layer: Any = next(module for module in model.modules() if hasattr(module, "lora_A"))

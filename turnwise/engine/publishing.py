@@ -15,7 +15,7 @@ import torch
 
 from turnwise.engine.contract import Weights
 from turnwise.engine.probing import ProbeGap, logprobs_of
-from turnwise.engine.published import Published, has_adapter
+from turnwise.engine.published import Published, adapter_of, has_adapter
 from turnwise.engine.servers import Server, ServerError, Status
 from turnwise.engine.wires import FACTS, Answer, Ask, reset
 
@@ -80,7 +80,7 @@ class Publisher:
         """The new folder on rank 0; all ranks take part and fail together."""
         folder, fault = None, ""
         if self._published is None:
-            for _ in () if adapts else weights.named():
+            for _ in adapter_of(self._model) if adapts else weights.named():
                 pass  # gathering a sharded tensor needs every rank
         else:
             try:

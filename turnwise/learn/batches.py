@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from turnwise.batch import TokenBatch
+from turnwise.batch import Scores, TokenBatch
 from turnwise.policy.learnable import Scorer
 from turnwise.ranks import ALONE, Ranks
 
@@ -118,6 +118,20 @@ def score_in_parts(
     for filler in fillers:
         policy.score(filler.to(batch.ids_T.device), temperature=temperature)
     return torch.cat(found_T) if found_T else torch.zeros_like(batch.reward_T)
+
+
+def no_scores(batch: TokenBatch, *, bins: int) -> Scores:
+    """The scores of a rank without tokens; `bins`: of a categorical critic."""
+    none_T = torch.zeros_like(batch.reward_T)
+    return Scores(
+        logprob_T=none_T,
+        entropy_T=none_T,
+        value_T=none_T,
+        value_logits_TB=none_T.new_zeros(0, bins) if bins else None,
+        collision_T=none_T,
+        reference_kl_T=none_T,
+        reverse_kl_T=none_T,
+    )
 
 
 def _filler() -> TokenBatch:

@@ -14,13 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from turnwise.algorithm import Algorithm, Loss, Need, apply_filters, compute_credit, compute_loss, make_scale
-from turnwise.algorithm.parts import facts
 from turnwise.batch import Scores, TokenBatch
-from turnwise.learn.batches import minibatches, passes, score_in_parts, share_of, split_idle
+from turnwise.learn.batches import minibatches, no_scores, passes, score_in_parts, share_of, split_idle
 from turnwise.learn.optimizer import Optimizer
-from turnwise.learn.reporting import Report, Update, badness, numbers_of, report_of
+from turnwise.learn.provision import require_provided, require_shardable, unmet
+from turnwise.learn.reporting import Reading, Report, Update, badness, reading_of, report_of
 from turnwise.learn.schedule import learning_rate_factor
-from turnwise.ops.diagnostics import TurnTable
 from turnwise.ops.step_scale import Scale
 from turnwise.ops.weights import Counts
 from turnwise.policy.critics import Bins
@@ -31,13 +30,6 @@ from turnwise.rollout.packing import pack
 from turnwise.rollout.scheduler import by_task
 from turnwise.types import CUTS, POLICY, Group, NonFiniteError, Trajectory
 
-_FROM_LEARNER = frozenset(
-    {
-        *(Need.OLD, Need.SAMPLER, Need.REFERENCE, Need.KL_TO_REFERENCE, Need.KL_FROM_REFERENCE),
-        *(Need.ENTROPY, Need.COLLISION, Need.GRADIENT, Need.ROUTING, Need.WHOLE_GROUPS),
-    }
-)
-"""Needs that the learner meets; other parts of the row meet the rest, and `resolve` checks those."""
 Value = TypeVar("Value")
 Allows = Callable[..., bool]
 """The guard's decision on one optimiser step: `allows(step=…, update=…, gradient_norm=…, loss=…)`."""
@@ -68,7 +60,7 @@ class Learner:
         require_provided(row, policy.provides)
         sharded = settings.ranks == "sharded" and ranks.size > 1
         if sharded:
-            _require_shardable(row, policy, settings)
+            require_shardable(row, policy, settings)
         self.name = name
         """The policy whose turns it learns from."""
         self.policy, self.row, self.settings, self.needs = policy, row, settings, row.needs
@@ -111,7 +103,7 @@ class Learner:
         # Packed whole, because what a batch knows of its samplers and cuts must not depend on who has which group.
         batch = share_of(pack(kept, policy=self.name), self.ranks)
         if batch.mu_T is None and Need.SAMPLER in self.needs:
-            raise ValueError(_unmet(self.row, Need.SAMPLER, "these episodes have none"))
+            raise ValueError(unmet(self.row, Need.SAMPLER, "these episodes have none"))
         batch = self._together(lambda _: self._scored(batch.to(self.policy.device)))
         return self._together(lambda reduce: compute_credit(self.row, batch, reduce=reduce))
 
@@ -227,32 +219,35 @@ class Learner:
             taken=taken,
         )
 
-    def _backward(self, batch: TokenBatch, counts: Counts) -> list[tuple[dict[str, float], TurnTable]]:
+    def _backward(self, batch: TokenBatch, counts: Counts) -> list[Reading]:
         """Add the gradient of each micro-batch; returns the parts of its loss and its diagnostics."""
         moving, idle = split_idle(batch) if self.row.moves_by_advantage_alone else (batch, None)
-        found = self._run_passes(moving, counts) or [self._loss(moving, self._no_scores(moving), counts)]
+        readings, errors = self._run_passes(moving, counts)
+        if not moving.tokens:
+            bins = None if self.critic is None else self.critic.bins
+            readings = [reading_of(self._loss(moving, no_scores(moving, bins=bins.count if bins else 0), counts))]
         with torch.no_grad():  # no gradient, but scales and diagnostics cover the whole minibatch
-            found += self._run_passes(idle, counts)
-        for each in found:
-            if isinstance(each, NonFiniteError):
-                raise each
-        return [(numbers_of(loss), loss.table) for loss in found if not isinstance(loss, NonFiniteError)]
+            more_readings, more_errors = self._run_passes(idle, counts)
+        for error in errors + more_errors:
+            raise error
+        return readings + more_readings
 
-    def _run_passes(self, batch: TokenBatch | None, counts: Counts) -> list[Loss | NonFiniteError]:
-        """Run and differentiate each micro-batch. What is not finite is returned: other ranks may be in step."""
+    def _run_passes(self, batch: TokenBatch | None, counts: Counts) -> tuple[list[Reading], list[NonFiniteError]]:
+        """Run and differentiate each micro-batch. Errors are returned, because other ranks may be in step."""
         parts, fillers = self._passes(batch)
-        found: list[Loss | NonFiniteError] = []
+        readings, errors = list[Reading](), list[NonFiniteError]()
         for part in parts:
             scores = self._scores(part)
             try:
-                found.append(loss := self._loss(part, scores, counts))
+                loss = self._loss(part, scores, counts)
                 _differentiate(loss.total)
+                readings.append(reading_of(loss))
             except NonFiniteError as error:
-                found.append(error)
                 _differentiate(_nothing(scores))
+                errors.append(error)
         for filler in fillers:
             _differentiate(_nothing(self._scores(filler)))
-        return found
+        return readings, errors
 
     def _passes(self, batch: TokenBatch | None) -> tuple[list[TokenBatch], list[TokenBatch]]:
         parts, fillers = passes(batch, tokens=self.settings.micro_tokens, in_step=self._in_step)
@@ -277,21 +272,6 @@ class Learner:
             reverse_kl=Need.KL_FROM_REFERENCE in self.needs,
             reference=self.reference if full_kl else None,
             critic=self.critic,
-        )
-
-    def _no_scores(self, part: TokenBatch) -> Scores:
-        """The scores of a rank without tokens in this step."""
-        none_T = torch.zeros_like(part.reward_T)
-        bins = 0 if self.critic is None or self.critic.bins is None else self.critic.bins.count
-        logits_TB = none_T.new_zeros(0, bins) if bins else None
-        return Scores(
-            logprob_T=none_T,
-            entropy_T=none_T,
-            value_T=none_T,
-            value_logits_TB=logits_TB,
-            collision_T=none_T,
-            reference_kl_T=none_T,
-            reverse_kl_T=none_T,
         )
 
     def _adam(self, parameters: Mapping[str, nn.Parameter], *, weight_decay: float) -> Optimizer:
@@ -345,23 +325,6 @@ def _has_turns_of(policy: str, group: Group) -> bool:
 def _without_bootstrap(trajectory: Trajectory) -> Trajectory:
     """Nothing follows if one of our limits ended the episode; truncation by the environment is unchanged."""
     return replace(trajectory, bootstrap=0.0) if trajectory.stop in CUTS else trajectory
-
-
-def require_provided(row: Algorithm, provided: frozenset[Need], why: str = "this policy cannot provide it") -> None:
-    """ValueError, naming the part, if a row needs something that is not provided."""
-    for need in sorted(row.needs & _FROM_LEARNER - provided):
-        raise ValueError(_unmet(row, need, why))
-
-
-def _require_shardable(row: Algorithm, policy: Policy, settings: Train) -> None:
-    require_provided(row, policy.provides - {Need.GRADIENT}, why="sharded ranks have only parts of it")
-    if settings.moments == "int8":
-        raise ValueError("train.moments=int8 does not work with train.ranks=sharded; use bf16")
-
-
-def _unmet(row: Algorithm, need: Need, why: str) -> str:
-    axis, part = next((axis, part) for axis, part in row.parts() if need in facts(axis, part))
-    return f"{axis}={part.kind} needs {need.value}, and {why}; choose another {axis}"
 
 
 def _differentiate(total: Tensor) -> None:

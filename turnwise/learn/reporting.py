@@ -19,6 +19,8 @@ from turnwise.ranks import Ranks
 
 _EQUAL = 1e-6
 """A variance of returns below this counts as zero: dividing by it would say nothing about the critic."""
+Reading = tuple[dict[str, float], TurnTable]
+"""The parts of a micro-batch's loss as plain numbers, and its diagnostics."""
 
 
 @dataclass(kw_only=True)
@@ -69,11 +71,11 @@ def report_of(row: Algorithm, batch: TokenBatch, updates: Sequence[Update], *, r
     return Report(metrics=metrics, turns=table.rows())
 
 
-def numbers_of(loss: Loss) -> dict[str, float]:
-    """The parts of a loss as plain numbers."""
+def reading_of(loss: Loss) -> Reading:
+    """What is reported of a micro-batch's loss."""
     numbers = {"total": float(loss.total.detach()), "policy": float(loss.policy)}
     numbers |= {f"{kind}_term": float(penalty) for kind, penalty in loss.regularizers.items()}
-    return numbers if loss.value is None else {**numbers, "value": float(loss.value)}
+    return numbers if loss.value is None else {**numbers, "value": float(loss.value)}, loss.table
 
 
 def explained_variance(batch: TokenBatch, level: Literal["none", "token", "turn"] = "token") -> float:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 Result = TypeVar("Result")
+_WITHIN = "_turnwise_within"
 
 
 def shard(model: PreTrainedModel, device: torch.device) -> None:
@@ -35,8 +36,8 @@ def shard(model: PreTrainedModel, device: torch.device) -> None:
         sharded: Any = fully_shard(module, **settings)
         sharded.set_gradient_divide_factor(1.0)  # a sum, not a mean
         sharded.set_force_sum_reduction_for_comms(True)  # gloo has no sum with a factor
-    model.within = _call
-    register_fsdp_forward_method(model, "within")
+    setattr(model, _WITHIN, _call)
+    register_fsdp_forward_method(model, _WITHIN)
 
 
 def within(model: nn.Module, work: Callable[[], Result]) -> Result:
@@ -44,7 +45,7 @@ def within(model: nn.Module, work: Callable[[], Result]) -> Result:
 
     A sharded model gathers those weights for the work, and again for its backward pass.
     """
-    return model.within(work) if isinstance(model, FSDPModule) else work()
+    return getattr(model, _WITHIN)(work) if isinstance(model, FSDPModule) else work()
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -153,7 +153,8 @@ class TextPolicy:
 
     def as_saved(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
         """Some of the weights as `save` writes them: under the names of files, without those that are tied."""
-        tied = getattr(self.model, "all_tied_weights_keys", {})
+        every, once = (self.model.named_parameters(remove_duplicate=each) for each in (False, True))
+        tied = {name for name, _ in every} - {name for name, _ in once}
         return revert_weight_conversion(self.model, {name: each for name, each in weights.items() if name not in tied})
 
     def hidden(self, batch: TokenBatch) -> Tensor:
@@ -185,6 +186,7 @@ class TextPolicy:
         before_M = rows_before(batch, token_M)
         # The reference may be this very model without its adapter, so it runs before and not in between.
         other = None if reference is None else reference.states(batch, before_M)
+        shared = critic if critic is not None and critic.trunk is None else None
 
         def run() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
             hidden_Td = self._hidden(batch)
@@ -198,14 +200,11 @@ class TextPolicy:
                 reverse_kl=reverse_kl,
                 reference=other,
             )
-            shares = critic is not None and critic.trunk is None
-            return vars(found), vars(critic.values(batch, hidden_Td)) if shares else {}
+            return vars(found), {} if shared is None else vars(shared.values(batch, hidden_Td))
 
-        statistics, shared = within(self.model, run)
+        statistics, read = within(self.model, run)
         found = TokenStatistics(**statistics)
-        values = Values(**shared) if shared else None
-        if critic is not None and critic.trunk is not None:
-            values = critic.values(batch)
+        values = Values(**read) if shared is not None else None if critic is None else critic.values(batch)
         return Scores(
             logprob_T=_put(batch, token_M, found.logprob_M),
             entropy_T=None if found.entropy_M is None else _put(batch, token_M, found.entropy_M),

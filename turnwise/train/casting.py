@@ -26,21 +26,18 @@ from turnwise.train.setup import load_policy, make_renderer
 _AGENTS: dict[str, Callable[[], Agent]] = {"random": RandomAgent, "oracle": OracleAgent}
 
 
-def samples_from_copies(recipe: Recipe, ranks: Ranks) -> bool:
-    """Whether an engine in this process needs its own weights, because the learner's are sharded."""
-    return recipe.train.ranks == "sharded" and ranks.size > 1 and recipe.engine.kind == IN_PROCESS
-
-
-def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy], *, with_copies: bool = False) -> Cast:
-    """Who plays which seat, with the extra models that this needs; `with_copies`: of those that learn, too."""
+def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy], *, ranks: Ranks = ALONE) -> Cast:
+    """Who plays which seat, with the extra models that this needs; before ranks shard the policies."""
     trained = trained_policies(recipe)
+    sampled_here = recipe.engine.kind == IN_PROCESS and recipe.cluster is None
+    sharded = {name for name in trained if ranks.size > 1 and recipe_of(recipe, name).train.ranks == "sharded"}
     speaking = {
         name: Voice(
             name=name,
             policy=policy,
             renderer=make_renderer(recipe_of(recipe, name), policy),
             learns=name in trained,
-            copy=policy.twin() if with_copies and name in trained else None,
+            copy=policy.twin() if sampled_here and name in sharded else None,
         )
         for name, policy in policies.items()
     }

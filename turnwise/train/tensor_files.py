@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,7 @@ class TensorFiles:
         self._files = {name: file for file in opened for name in file.keys()}  # noqa: SIM118
 
     @property
-    def names(self) -> Collection[str]:
+    def names(self) -> Set[str]:
         """The names of all tensors."""
         return self._files.keys()
 

@@ -29,7 +29,7 @@ from turnwise.sources.imitation import Imitation
 from turnwise.sources.making import make_source
 from turnwise.sources.rollout_metrics import find_traceback
 from turnwise.sources.source import Source
-from turnwise.train.casting import make_cast, make_player, samples_from_copies
+from turnwise.train.casting import make_cast, make_player
 from turnwise.train.held_out import HeldOut
 from turnwise.train.interrupts import Interrupts
 from turnwise.train.state import Progress, load_learner, load_weights, read_ahead, read_state, steps_needed, write_state
@@ -69,8 +69,7 @@ class Trainer:
         # Demonstrations were not sampled, so they have no temperature.
         plays = imitation is None and (not recipe.source.mix or any(part.plays for part in recipe.source.mix))
         temperature = recipe.rollout.temperature if plays else 1.0
-        # Before the learners, which may shard the policies: copies are made of whole ones.
-        self.cast = make_cast(recipe, policies, with_copies=samples_from_copies(recipe, ranks))
+        self.cast = make_cast(recipe, policies, ranks=ranks)
         self.trainees = [
             Trainee(recipe, name, policies[name], temperature=temperature, ranks=ranks)
             for name in trained_policies(recipe)

@@ -1,0 +1,35 @@
+"""What a learner gives to the parts of a row, and what it refuses."""
+
+from __future__ import annotations
+
+from turnwise.algorithm import Algorithm, Need
+from turnwise.algorithm.parts import facts
+from turnwise.policy.learnable import Policy
+from turnwise.recipe.schema import Train
+
+_FROM_LEARNER = frozenset(
+    {
+        *(Need.OLD, Need.SAMPLER, Need.REFERENCE, Need.KL_TO_REFERENCE, Need.KL_FROM_REFERENCE),
+        *(Need.ENTROPY, Need.COLLISION, Need.GRADIENT, Need.ROUTING, Need.WHOLE_GROUPS),
+    }
+)
+"""Needs that the learner meets; other parts of the row meet the rest, and `resolve` checks those."""
+
+
+def require_provided(row: Algorithm, provided: frozenset[Need], why: str = "this policy cannot provide it") -> None:
+    """ValueError, naming the part, if a row needs something that is not provided."""
+    for need in sorted(row.needs & _FROM_LEARNER - provided):
+        raise ValueError(unmet(row, need, why))
+
+
+def require_shardable(row: Algorithm, policy: Policy, settings: Train) -> None:
+    """ValueError for what does not work where each rank holds only a part of every weight."""
+    require_provided(row, policy.provides - {Need.GRADIENT}, why="sharded ranks have only parts of it")
+    if settings.moments == "int8":
+        raise ValueError("train.moments=int8 does not work with train.ranks=sharded; use bf16")
+
+
+def unmet(row: Algorithm, need: Need, why: str) -> str:
+    """The message for a need of a row that is not met."""
+    axis, part = next((axis, part) for axis, part in row.parts() if need in facts(axis, part))
+    return f"{axis}={part.kind} needs {need.value}, and {why}; choose another {axis}"
