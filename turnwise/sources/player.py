@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from turnwise.engine.contract import EngineSetup, Role, SamplingParams, ServerStart, Weights
 from turnwise.engine.kinds import IN_PROCESS, check_engine, make_engines
-from turnwise.engine.remote import RemoteEngine, Standing
+from turnwise.engine.remote import RemoteEngine, ServerStanding
 from turnwise.policy.rendering import Renderer
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import CONTEXT, EngineChoice, Rollout
@@ -166,11 +166,11 @@ class Player:
         remote = {name: engine for name, engine in self._engines.items() if isinstance(engine, RemoteEngine)}
         return {name: [server.url for server in engine.servers] for name, engine in remote.items()}
 
-    def standings(self) -> dict[str, Standing]:
+    def standings(self) -> dict[str, ServerStanding]:
         """What players that sample on the same servers must know after a publish, by voice."""
         return {name: engine.standing() for name, engine in self._engines.items() if isinstance(engine, RemoteEngine)}
 
-    def follow(self, standings: Mapping[str, Standing]) -> None:
+    def follow(self, standings: Mapping[str, ServerStanding]) -> None:
         """Sample like the player that has published."""
         for name, standing in standings.items():
             engine = self._engines[name]
