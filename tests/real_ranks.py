@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from tests.learn.small_learners import drift, make_groups, make_policy, weights
 from turnwise.algorithm import PRESETS, preset

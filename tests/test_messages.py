@@ -19,7 +19,7 @@ from turnwise.recipe.schema import Recipe
 PACKAGE = Path(turnwise.__file__).parent
 OTHER_PROGRAMS = ("tools/sandbox.py", "nano/__main__.py", "plugins/verl.py")
 """They start other commands, or name settings of other programs."""
-OPTIONS_OF_OTHERS = {"--no-deps"}
+OPTIONS_OF_OTHERS = {"--no-deps", "--nproc-per-node"}
 SECTIONS = {name: section for name, field in Recipe.model_fields.items() if (section := section_of(field.annotation))}
 KEY = re.compile(rf"(?<![\w./-])({'|'.join(SECTIONS)})\.([a-z_]+)(?:\.([a-z_]+))?(?![\w(])")
 NOT_KEYS = {"jsonl", "json", "yaml", "html", "safetensors", "save_pretrained"}
@@ -49,6 +49,13 @@ def commands() -> dict[str, Any]:
     return group.commands
 
 
+def all_options() -> Iterator[Any]:
+    """Of every command, and of those below groups such as `turnwise engine`."""
+    for command in commands().values():
+        for each in (command, *getattr(command, "commands", {}).values()):
+            yield from each.params
+
+
 def has_key(section: type[BaseModel], names: list[str]) -> bool:
     first, *rest = names
     if first not in section.model_fields:
@@ -70,8 +77,7 @@ def test_every_key_that_a_message_names_is_one_of_the_recipe() -> None:
 
 
 def test_every_option_that_a_message_names_belongs_to_a_command() -> None:
-    known = {name for command in commands().values() for option in command.params for name in option.opts}
-    known |= {name for command in commands().values() for option in command.params for name in option.secondary_opts}
+    known = {name for option in all_options() for name in (*option.opts, *option.secondary_opts)}
     named = {name for text in all_sentences() for name in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)}
     assert len(named) > 8
     assert named - known - OPTIONS_OF_OTHERS == set()

@@ -28,6 +28,10 @@ GIVES = {
     "mcp": "tools of MCP servers",
     "smollm2": "the model smollm2-135m without a download",
     "worlds": "all the environments of other projects at once",
+    "verl": "rows inside verl",
+    "trl": "rows inside TRL",
+    "agilerl": "rows inside AgileRL",
+    "tinker": "rows as losses of Tinker",
 }
 """What an extra is for, if the list of environments does not say it."""
 

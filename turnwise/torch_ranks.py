@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from turnwise.ranks import ALONE, Ranks, are_several, block
 
@@ -264,12 +265,12 @@ class _Lookout:
         return 0
 
 
-def _connect() -> dist.Store:
+def _connect() -> PrefixStore:
     """A connection of our own to the launcher's store: the process group may be waiting on its own."""
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=60))
-    return dist.PrefixStore(f"turnwise/{restarts}", store)
+    store = TCPStore(host, port, is_master=False, timeout=timedelta(seconds=60))
+    return PrefixStore(f"turnwise/{restarts}", store)
 
 
 def _is_alive(pid: int) -> bool:

@@ -266,7 +266,7 @@ def test_an_adapter_is_loaded_while_the_server_runs_under_a_new_name_each_time(t
 
 def test_a_server_with_another_base_gets_merged_weights_instead_of_the_adapter(tmp_path: Path) -> None:
     from turnwise.engine.contract import Weights
-    from turnwise.policy.text_lora import merged_state
+    from turnwise.policy.text_lora import merged_weights
 
     model, notes = adapted(), list[str]()
     turn_adapter(model, 0.1)
@@ -275,7 +275,7 @@ def test_a_server_with_another_base_gets_merged_weights_instead_of_the_adapter(t
         remote_engine(tmp_path / "published", server.url, model=model, notes=notes) as engine,
     ):
         for version in range(2):
-            engine.publish(Weights(named=lambda: iter(merged_state(model).items())), version)
+            engine.publish(Weights(named=lambda: merged_weights(model)), version)
             answer = asyncio.run(engine.generate(f"a{version}", [1, 2], PARAMS))
             assert answer.logprobs == pytest.approx(logprobs_of(model, [1, 2, *answer.ids], start=2), abs=1e-4)
         assert server.unruly.paths.count("/v1/load_lora_adapter") == 1

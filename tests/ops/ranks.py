@@ -1,5 +1,6 @@
 """Several ranks in one process: every rank is a thread, and whatever they exchange waits for all of them."""
 
+import pickle
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -46,13 +47,18 @@ class SimulatedRanks:
         return torch.stack(brought).sum(0)
 
     def gather(self, value: Value) -> list[Value]:
-        return self.meeting.exchange(self.rank, value)
+        return [_sent(each) for each in self.meeting.exchange(self.rank, pickle.dumps(value))]
 
     def broadcast(self, value: Value) -> Value:
-        return self.meeting.exchange(self.rank, value)[0]
+        return _sent(self.meeting.exchange(self.rank, pickle.dumps(value))[0])
 
     def share(self, items: Sequence[Value]) -> list[Value]:
         return block(items, self.rank, self.size)
+
+
+def _sent(value: bytes) -> Any:
+    """As between processes: nobody shares an object with another rank."""
+    return pickle.loads(value)
 
 
 def as_ranks(work: Sequence[Callable[[Ranks], Result]]) -> list[Result]:

@@ -25,7 +25,10 @@ def message(overrides: dict[str, Any], source: Path | None = None) -> str:
         ({"model": {"lora": {"rnk": 8}}}, "unknown key model.lora.rnk; did you mean model.lora.rank?"),
         ({"steps": 8}, "unknown key steps; did you mean train.steps? The keys are name, stage, seed,"),
         ({"rollout": {"engine_gib": 1}}, "unknown key rollout.engine_gib; did you mean engine.memory_gib?"),
-        ({"engine": "tourch"}, "engine.kind is 'tourch'; choose torch, or a class as package.module:Class"),
+        (
+            {"engine": "tourch"},
+            "engine.kind is 'tourch'; choose torch, turnwise, vllm, sglang, or a class as package.module:Class",
+        ),
         ({"sft": {"epoch": 1}}, "unknown key sft.epoch; did you mean sft.epochs?"),
         ({"algorithm": {"epoch": 4}}, "unknown key algorithm.epoch; did you mean algorithm.epochs?"),
         (

@@ -105,7 +105,7 @@ def test_the_loss_is_the_mean_negative_log_prob_of_sampled_tokens_whatever_they_
     torch.testing.assert_close(torch.stack(losses), expected.expand(2))
     assert resolve(IMITATION) == []
     assert not IMITATION.needs_critic
-    assert not IMITATION.needs - {Need.OLD}  # of the ratio, which nll does not read
+    assert not IMITATION.needs - {Need.OLD, Need.TOKEN_COUNT}  # of the ratio, which nll does not read, and of the mean
     assert IMITATION.updates_per_rollout == 1
 
 

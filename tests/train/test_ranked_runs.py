@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.ops.ranks import as_ranks
-from tests.train.small_runs import Screen, small_recipe
+from tests.train.small_runs import Screen, played, small_recipe
 from turnwise.policy.text import TextPolicy
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Recipe
@@ -77,6 +77,19 @@ def test_what_the_guard_of_rank_zero_decides_all_ranks_do(tmp_path: Path) -> Non
     assert all(torch.equal(outcomes[0][1][name], outcomes[1][1][name]) for name in outcomes[0][1])
 
 
-def test_ranks_that_play_ahead_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"several ranks cannot play ahead yet; set algorithm.max_lag=0"):
-        run_on(2, tmp_path / "run", {"algorithm": {"preset": "rebn", "max_lag": 1}})
+def test_ranks_that_play_ahead_learn_from_all_episodes_and_keep_those_of_later_steps(tmp_path: Path) -> None:
+    changes = {"algorithm": {"preset": "rebn", "max_lag": 1}, "train": {"steps": 4}}
+    outcomes, run, _ = run_on(2, tmp_path / "run", changes)
+    assert all(torch.equal(outcomes[0][1][name], outcomes[1][1][name]) for name in outcomes[0][1])
+    rows = lines(run.metrics.path)
+    assert [row["rollout/episodes"] for row in rows] == [16.0] * 4
+    assert max(row["rollout/lag_max"] for row in rows) <= 1
+
+
+def test_an_expert_plays_each_of_its_episodes_once_for_all_ranks(tmp_path: Path) -> None:
+    changes = {"algorithm": "grpo", "source": {"expert": 1}, "train": {"steps": 2}}
+    outcomes, run, _ = run_on(2, tmp_path / "run", changes)
+    assert [summary["status"] for summary, _, _ in outcomes] == ["finished", "finished"]
+    for group in played(run.path, 2):
+        own = [each for each in group.trajectories if each.turns[0].logprobs is not None]
+        assert (len(own), len(group.trajectories)) == (8, 9)

@@ -18,7 +18,7 @@ from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.rollout.scheduler import Finished, Scheduler, Specs, in_groups, play_all
 from turnwise.sources.cast import Cast, Voice
-from turnwise.sources.player import Player, capacity_of, make_scheduler
+from turnwise.sources.player import Item, Player, capacity_of, make_scheduler
 from turnwise.types import Group
 from turnwise.waiting import LoopRunner
 
@@ -93,6 +93,10 @@ class ClusterPlayer:
         """All episodes, in the order of the specs."""
         groups = in_groups(self._runner.run(self._play(specs, temperature))) if self._troupe is not None else []
         return self._ranks.broadcast(groups)
+
+    def mine(self, tasks: Sequence[Item]) -> list[Item]:
+        """All of them on the rank that talks to the players."""
+        return [] if self._troupe is None else list(tasks)
 
     async def episodes(self, specs: Specs) -> AsyncGenerator[Finished]:
         """Episodes as they finish, in the caller's event loop."""

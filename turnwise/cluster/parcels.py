@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from turnwise.engine.remote import Standing
+from turnwise.engine.remote import ServerStanding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class News:
     voices: Mapping[str, VoiceNews] = field(default_factory=dict[str, VoiceNews])
     pools: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
     """The voice that holds each snapshot, by seat."""
-    standings: Mapping[str, Standing] = field(default_factory=dict[str, Standing])
+    standings: Mapping[str, ServerStanding] = field(default_factory=dict[str, ServerStanding])
     """The servers of each voice, where voices sample on servers."""
 
 

@@ -38,7 +38,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class ServerStanding:
     """Servers after a publish, for others that sample on them."""
 
     salt: str
@@ -137,16 +137,16 @@ class RemoteEngine:
                 raise
             self._publisher.publish(weights, version)
 
-    def standing(self) -> Standing:
+    def standing(self) -> ServerStanding:
         """What a process that samples on the same servers must know after a publish."""
         servers = {server.url: (server.status, list(server.given)) for server in self.servers}
-        return Standing(salt=self.salt, adapter=self.adapter, version=self.adapter_version, servers=servers)
+        return ServerStanding(salt=self.salt, adapter=self.adapter, version=self.adapter_version, servers=servers)
 
-    def follow(self, standing: Standing) -> None:
+    def follow(self, standing: ServerStanding) -> None:
         """Sample like the process that has published."""
         self.start(self._follow(standing)).result()
 
-    async def _follow(self, standing: Standing) -> None:
+    async def _follow(self, standing: ServerStanding) -> None:
         self.salt, self.adapter, self.adapter_version = standing.salt, standing.adapter, standing.version
         for server in self.servers:
             status, given = standing.servers[server.url]

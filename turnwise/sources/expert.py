@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from turnwise.ranks import Ranks
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.agents import OracleAgent
 from turnwise.rollout.episode import EpisodeSpec
@@ -22,24 +23,26 @@ class Expert:
     These tokens were not sampled, so their log-probs are unknown. Episodes that fail or are too long are left out.
     """
 
-    def __init__(self, player: Playing, *, members: int, first: int) -> None:
-        self._player, self._indices = player, range(first, first + members)
+    def __init__(self, player: Playing, ranks: Ranks, *, members: int, first: int) -> None:
+        self._player, self._ranks, self._indices = player, ranks, range(first, first + members)
         self._scheduler, self._runner = player.make_scheduler(), LoopRunner()
 
     @classmethod
-    def of(cls, recipe: Recipe, player: Playing) -> Expert | None:
+    def of(cls, recipe: Recipe, player: Playing, ranks: Ranks) -> Expert | None:
         """The recipe's expert, if it has one."""
         if not recipe.source.expert:
             return None
         require_expert(recipe.env, fix="set source.expert=0")
         plan = sampling_plan(recipe.algorithm)
-        return cls(player, members=recipe.source.expert, first=plan.tries + plan.second)
+        return cls(player, ranks, members=recipe.source.expert, first=plan.tries + plan.second)
 
     def join(self, tasks: Sequence[EpisodeSpec], groups: Sequence[Group]) -> None:
         """Add the expert's episodes to the groups of these tasks."""
         by_id = {group.id: group for group in groups}
-        specs = [replace(task, index=index) for task in tasks for index in self._indices]
-        for group in in_groups(self._runner.run(self._play(specs))):
+        specs = [replace(task, index=index) for task in self._ranks.share(tasks) for index in self._indices]
+        played = in_groups(self._runner.run(self._play(specs)))
+        # An expert may fail on one rank and not on another, so each episode is played once.
+        for group in [group for rank in self._ranks.gather(played) for group in rank]:
             if group.id in by_id:
                 by_id[group.id].trajectories += [each for each in group.trajectories if self._spells(each)]
 

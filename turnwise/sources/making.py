@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from turnwise.ranks import ALONE, Ranks, on_first
 from turnwise.recipe.schema import Ingredient, Recipe
 from turnwise.sources.chats import chat_groups
 from turnwise.sources.cursor import sampling_plan
@@ -36,18 +38,19 @@ def make_source(
     first: int = 1,
     kept: dict[int, list[Group]] | None = None,
     state: Mapping[str, Any] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Source:
     """The source of the steps from `first` on; `kept` and `state` are what a checkpoint has of it."""
     if imitation is not None:
         return Mixture(player, [imitation])
     if not recipe.source.mix:
-        return _played(recipe, player, tasks=None, first=first, kept=kept, state=state)
+        return _played(recipe, player, tasks=None, first=first, kept=kept, state=state, ranks=ranks)
     played, shelves = None, list[Shelf]()
     for number, (part, count) in enumerate(zip(recipe.source.mix, shares(recipe), strict=True)):
         if part.plays:
-            played = _played(recipe, player, tasks=count, first=first, kept=kept, state=state)
+            played = _played(recipe, player, tasks=count, first=first, kept=kept, state=state, ranks=ranks)
         else:
-            groups = _read(part, recipe, player)
+            groups = on_first(ranks, partial(_read, part, recipe, player))
             shelves.append(Shelf(groups, count=count, key=f"source:{recipe.seed}:{number}"))
     return Mixture(player, shelves, played=played)
 
@@ -80,10 +83,11 @@ def _played(
     first: int,
     kept: dict[int, list[Group]] | None,
     state: Mapping[str, Any] | None,
+    ranks: Ranks,
 ) -> Source:
     if recipe.algorithm.max_lag == 0:
-        return Played(player, recipe, tasks=tasks, state=state)
-    return PlayedAhead(player, recipe, first=first, kept=kept, tasks=tasks, state=state)
+        return Played(player, recipe, tasks=tasks, state=state, ranks=ranks)
+    return PlayedAhead(player, recipe, first=first, kept=kept, tasks=tasks, state=state, ranks=ranks)
 
 
 def _read(part: Ingredient, recipe: Recipe, player: Playing) -> list[Group]:

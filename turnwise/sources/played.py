@@ -9,6 +9,7 @@ from typing import Any
 from turnwise.algorithm import apply_filters
 from turnwise.envs.base import is_asynchronous
 from turnwise.envs.faults import close_quietly
+from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.rollout.scheduler import at_seats
@@ -23,12 +24,18 @@ class Played(Source):
     """Synchronous: a step's episodes are played by the policy that learns from them."""
 
     def __init__(
-        self, player: Playing, recipe: Recipe, *, tasks: int | None = None, state: Mapping[str, Any] | None = None
+        self,
+        player: Playing,
+        recipe: Recipe,
+        *,
+        tasks: int | None = None,
+        state: Mapping[str, Any] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         self._player, self._row = player, recipe.algorithm
         self._plan = sampling_plan(recipe.algorithm)
         self._cursor = Cursor(recipe, tasks=tasks, state=state)
-        self._expert = Expert.of(recipe, player)
+        self._expert = Expert.of(recipe, player, ranks)
         self._metrics: dict[str, float] = {}
 
     def groups(self, step: int) -> list[Group]:

@@ -10,6 +10,7 @@ from contextlib import aclosing, suppress
 from itertools import count
 from typing import Any
 
+from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.rollout.scheduler import Finished, in_groups
@@ -27,7 +28,7 @@ class PlayedAhead(Source):
     """Overlapped: a separate thread plays steps in order while the learner learns.
 
     The episodes of step s start once s − 1 − max_lag steps are done, so no turn is staler than that. A slow episode
-    delays only its own step. `kept` are groups from a checkpoint.
+    delays only its own step. `kept` are groups from a checkpoint. Each rank plays ahead its share of a step's tasks.
     """
 
     def __init__(
@@ -39,11 +40,12 @@ class PlayedAhead(Source):
         kept: dict[int, list[Group]] | None = None,
         tasks: int | None = None,
         state: Mapping[str, Any] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self._player, self._recipe, self._first = player, recipe, first
+        self._player, self._recipe, self._first, self._ranks = player, recipe, first, ranks
         self._tries = sampling_plan(recipe.algorithm).tries
         self._cursor = Cursor(recipe, tasks=tasks, state=state)
-        self._expert = Expert.of(recipe, player)
+        self._expert = Expert.of(recipe, player, ranks)
         self._metrics: dict[str, float] = {}
         self._kept = dict(kept or {})
         self._skipped = frozenset(self._kept)
@@ -59,7 +61,7 @@ class PlayedAhead(Source):
 
     def groups(self, step: int) -> list[Group]:
         """Wait for the step's last episode."""
-        groups = self._kept.pop(step) if step in self._kept else self._wait(step)
+        groups = self._kept.pop(step) if step in self._kept else self._everyones(self._wait(step))
         if self._expert is not None:
             self._expert.join(self._cursor.draw(step), groups)
         self._metrics = self._cursor.record(step, groups)
@@ -72,6 +74,9 @@ class PlayedAhead(Source):
     def state_dict(self) -> dict[str, Any]:
         """What its tasks have measured."""
         return self._cursor.state_dict()
+
+    def _everyones(self, groups: list[Group]) -> list[Group]:
+        return [group for rank in self._ranks.gather(groups) for group in rank]
 
     def _wait(self, step: int) -> list[Group]:
         with self._changed:
@@ -96,7 +101,9 @@ class PlayedAhead(Source):
                 for step, finished in self._finished.items()
                 if len(finished) == self._episodes
             }
-        return {**self._kept, **whole}
+        known = self._ranks.gather(whole)
+        everyones = [step for step in whole if all(step in rank for rank in known)]
+        return {**self._kept, **{step: [group for rank in known for group in rank[step]] for step in everyones}}
 
     def close(self) -> None:
         """Give up the episodes in flight."""
@@ -110,8 +117,8 @@ class PlayedAhead(Source):
 
     @property
     def _episodes(self) -> int:
-        """Of one step."""
-        return self._cursor.tasks * self._tries
+        """Of one step, on this rank."""
+        return len(self._player.mine(range(self._cursor.tasks))) * self._tries
 
     def _work(self) -> None:
         try:
@@ -123,7 +130,7 @@ class PlayedAhead(Source):
 
     async def _play(self) -> None:
         self._task = asyncio.current_task()
-        if self._closed:
+        if self._closed or not self._episodes:
             return
         async with aclosing(self._player.episodes(self._specs())) as episodes:
             async for episode in episodes:
@@ -140,7 +147,7 @@ class PlayedAhead(Source):
                 continue
             while self._version < step - 1 - self._recipe.algorithm.max_lag:
                 await asyncio.sleep(0.005)
-            for task in self._cursor.draw(step):
+            for task in self._player.mine(self._cursor.draw(step)):
                 for spec in tries(task, self._tries):
                     self._step_of[spec.id] = step
                     yield spec

@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from turnwise.engine.contract import EngineSetup, Role, SamplingParams, ServerStart, Weights
 from turnwise.engine.kinds import IN_PROCESS, check_engine, make_engines
-from turnwise.engine.remote import RemoteEngine, Standing
+from turnwise.engine.remote import RemoteEngine, ServerStanding
 from turnwise.policy.rendering import Renderer
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import CONTEXT, EngineChoice, Rollout
@@ -21,6 +21,8 @@ from turnwise.rollout.scheduler import Agents, Finished, Scheduler, Specs, in_gr
 from turnwise.sources.cast import Cast, Pool, Voice
 from turnwise.types import Group
 from turnwise.waiting import LoopRunner
+
+Item = TypeVar("Item")
 
 
 class Playing(Protocol):
@@ -43,6 +45,10 @@ class Playing(Protocol):
 
     def play(self, specs: Sequence[EpisodeSpec], temperature: float | None = None) -> list[Group]:
         """All episodes, in the order of the specs; every rank gets all groups."""
+        ...
+
+    def mine(self, tasks: Sequence[Item]) -> list[Item]:
+        """Those tasks of a step that this rank plays ahead; the shares in rank order are the whole."""
         ...
 
     def episodes(self, specs: Specs) -> AsyncGenerator[Finished]:
@@ -135,9 +141,13 @@ class Player:
         tasks: dict[str, list[EpisodeSpec]] = {}
         for spec in specs:
             tasks.setdefault(spec.group_id, []).append(spec)
-        mine = [spec for task in self._ranks.share(list(tasks.values())) for spec in task]
+        mine = [spec for task in self.mine(list(tasks.values())) for spec in task]
         groups = in_groups(self._runner.run(self._play(mine, self.agents(temperature)))) if mine else []
         return [group for played in self._ranks.gather(groups) for group in played]
+
+    def mine(self, tasks: Sequence[Item]) -> list[Item]:
+        """This rank's share."""
+        return self._ranks.share(tasks)
 
     def publish(self, version: int) -> None:
         """The weights of those that learn have changed."""
@@ -156,11 +166,11 @@ class Player:
         remote = {name: engine for name, engine in self._engines.items() if isinstance(engine, RemoteEngine)}
         return {name: [server.url for server in engine.servers] for name, engine in remote.items()}
 
-    def standings(self) -> dict[str, Standing]:
+    def standings(self) -> dict[str, ServerStanding]:
         """What players that sample on the same servers must know after a publish, by voice."""
         return {name: engine.standing() for name, engine in self._engines.items() if isinstance(engine, RemoteEngine)}
 
-    def follow(self, standings: Mapping[str, Standing]) -> None:
+    def follow(self, standings: Mapping[str, ServerStanding]) -> None:
         """Sample like the player that has published."""
         for name, standing in standings.items():
             engine = self._engines[name]

@@ -168,10 +168,10 @@ def _claimed(run: RunFolder, ranks: Ranks) -> Iterator[None]:
 
 @contextmanager
 def _removed_if_empty(folder: Path, ranks: Ranks) -> Iterator[None]:
-    """Remove the folder of a new run that fails before recording anything, so that it does not block a retry."""
+    """Remove the folder of a new run that ends before recording anything, so that it does not block a retry."""
     try:
         yield
-    except Exception:
+    except BaseException:  # also when another rank fails while this one still prepares
         journals = [stage / f"{name}.jsonl" for stage in (folder, folder / SFT) for name in JOURNALS]
         if (
             ranks.rank == 0

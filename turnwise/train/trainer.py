@@ -64,8 +64,6 @@ class Trainer:
         """Every rank has its own policies and a console; only rank 0 writes to the run folder."""
         self.recipe, self.run_folder, self.console, self.ranks = recipe, run, console, ranks
         self._writes = ranks.rank == 0
-        if ranks.size > 1 and recipe.algorithm.max_lag:
-            raise ValueError("several ranks cannot play ahead yet; set algorithm.max_lag=0")
         self.progress = Progress()
         self.status: Status = "running"
         # Demonstrations were not sampled, so they have no temperature.
@@ -311,7 +309,15 @@ class Trainer:
     def _make_source(self, measured: dict[str, Any], kept: dict[int, list[Group]] | None = None) -> Source:
         """The source of groups; `kept` are a checkpoint's groups of later steps."""
         first = self.progress.step + 1
-        return make_source(self.recipe, self.player, imitation=self._imitation, first=first, kept=kept, state=measured)
+        return make_source(
+            self.recipe,
+            self.player,
+            imitation=self._imitation,
+            first=first,
+            kept=kept,
+            state=measured,
+            ranks=self.ranks,
+        )
 
     def _finish(self) -> dict[str, Any]:
         self.status = "finished" if self.status == "running" else self.status
