@@ -89,10 +89,9 @@ def cases(folder: Path, ranks: Ranks) -> tuple[dict[str, Any], dict[str, bool]]:
     for name, case in CASES.items():
         learner = make_learner(case, ranks)
         rows[name] = take_steps(learner, (1,))
-        if name in RESUMED:
-            saved = save(folder / f"{name} from {ranks.size}", learner, ranks)
+        saved = save(folder / f"{name} from {ranks.size}", learner, ranks) if name in RESUMED else None
         rows[name] += take_steps(learner, (2,))
-        if name in RESUMED:
+        if saved is not None:
             resumed = make_learner(case, ranks)
             load_learner(saved, resumed)
             take_steps(resumed, (2,))
