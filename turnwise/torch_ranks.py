@@ -134,6 +134,17 @@ class TorchRanks:
         return self._lookout.report(Trouble(text=f"rank {self.rank}: {text}", code=code))
 
     @contextmanager
+    def meeting_unseen(self) -> Iterator[None]:
+        """Work in which sharded layers meet those of other ranks: if it fails because one is gone, say so."""
+        try:
+            yield
+        except RuntimeError as error:
+            trouble = None if self._lookout is None else self._lookout.wait()
+            if trouble is None:
+                raise
+            raise RankEnded(trouble) from error
+
+    @contextmanager
     def _meeting(self) -> Iterator[None]:
         self._calls += 1
         started = time.perf_counter()
@@ -176,6 +187,11 @@ class _Lookout:
         self._done.set()
         self._post(trouble)
         return self._rank == 0 or not self._is_heard()
+
+    def wait(self) -> Trouble | None:
+        """The trouble that comes up in the next moment, if any."""
+        self._is_raised = True
+        return self._found if self._seen.wait(4 * _LOOK_SECONDS) else None
 
     def explain(self, error: RuntimeError) -> Trouble:
         """Why a meeting of the ranks failed."""

@@ -17,6 +17,7 @@ from tests.learn.small_learners import drift, make_groups, make_policy, row, wei
 from tests.real_ranks import finish, start
 from turnwise.algorithm import Algorithm, preset
 from turnwise.learn.learner import Learner
+from turnwise.policy.critics import Critic
 from turnwise.policy.pico import build_model, build_tokenizer
 from turnwise.policy.sharding import local
 from turnwise.policy.text import Reference, TextPolicy
@@ -88,10 +89,9 @@ def cases(folder: Path, ranks: Ranks) -> tuple[dict[str, Any], dict[str, bool]]:
     for name, case in CASES.items():
         learner = make_learner(case, ranks)
         rows[name] = take_steps(learner, (1,))
-        if name in RESUMED:
-            saved = save(folder / f"{name} from {ranks.size}", learner, ranks)
+        saved = save(folder / f"{name} from {ranks.size}", learner, ranks) if name in RESUMED else None
         rows[name] += take_steps(learner, (2,))
-        if name in RESUMED:
+        if saved is not None:
             resumed = make_learner(case, ranks)
             load_learner(saved, resumed)
             take_steps(resumed, (2,))
@@ -116,7 +116,8 @@ def kept_bytes(ranks: Ranks) -> dict[str, int]:
     """Bytes of weights, gradients and moments that this rank holds."""
     learner = make_learner((make_policy, preset("ppo"), {}), ranks)
     take_steps(learner, (1,))
-    assert learner.critic is not None
+    assert isinstance(learner.policy, TextPolicy)
+    assert isinstance(learner.critic, Critic)
     assert learner.critic_optimizer is not None
     parameters = [*learner.policy.model.parameters(), *learner.critic.parameters()]
     moments = {**learner.optimizer.tensors(), **learner.critic_optimizer.tensors()}.values()

@@ -60,6 +60,8 @@ class TextPolicy:
         if not isinstance(model, PreTrainedModel):
             raise ValueError(f"a TextPolicy wraps a transformers model, not {type(model).__name__}")
         self.model, self.tokenizer, self.has_adapter = model, tokenizer, lora is not None
+        self.home = model.device
+        """Where it runs once it is sharded."""
         own_memory(model, also_aligned=False)
         if lora is not None:
             attach_lora(model, lora)
@@ -80,6 +82,7 @@ class TextPolicy:
         *,
         dtype: Precision = "fp32",
         device: str | torch.device = "cpu",
+        home: str | torch.device | None = None,
         lora: LoraSettings | None = None,
         train: Train | None = None,
         checkpointing: bool = False,
@@ -87,13 +90,18 @@ class TextPolicy:
     ) -> TextPolicy:
         """A policy from a local folder or a name that transformers knows.
 
+        - `home`: where it runs once it is sharded, if not where it is loaded.
         - `train`: "all", "lora" or parameter-name patterns such as `["*.layers.2?.*"]`; by default the adapter if there
           is one, otherwise everything.
         - `checkpointing`: recompute layers in the backward pass; less memory, a third more work.
         - `compile_layers`: fuse the memory-bound parts of each layer; pays off on CUDA, after a slow first step.
         """
         model, tokenizer = load_model(name, dtype=dtype, device=device)
-        return cls(model, tokenizer, lora=lora, train=train, checkpointing=checkpointing, compile_layers=compile_layers)
+        policy = cls(
+            model, tokenizer, lora=lora, train=train, checkpointing=checkpointing, compile_layers=compile_layers
+        )
+        policy.home = torch.device(home or policy.home)
+        return policy
 
     @classmethod
     def without_weights(cls, name: str | Path, *, dtype: Precision = "fp32") -> TextPolicy:
@@ -126,17 +134,16 @@ class TextPolicy:
         """A frozen copy of the policy as it is now; what does not train is shared with it."""
         twin, shared = copy.copy(self), {id(each): each for each in self.model.parameters() if not each.requires_grad}
         twin.model = copy.deepcopy(self.model, shared)
-        twin.model.requires_grad_(False)
+        nn.Module.to(twin.model.requires_grad_(False), self.home)  # the model's own method has the wrong type
         return twin
 
     def shard(self, critic: Critic | None, reference: Reference | None) -> None:
         """Leave this rank its part of every weight: the policy's, and those of its critic and reference."""
-        device = self.model.device
-        shard(self.model, device)
+        shard(self.model, self.home)
         if critic is not None:
-            critic.shard(device)
+            critic.shard(self.home)
         if reference is not None:
-            reference.shard(device)
+            reference.shard(self.home)
 
     @torch.no_grad()
     def refresh(self, copy: TextPolicy) -> None:
@@ -295,7 +302,8 @@ class Reference:
     def of_folder(cls, folder: str | Path, *, like: TextPolicy) -> Reference:
         """The model in a folder, in the same form as `like`."""
         dtype = "bf16" if like.model.dtype == torch.bfloat16 else "fp32"
-        return cls(TextPolicy.load(folder, dtype=dtype, device=like.model.device, train=[]), without_adapter=False)
+        device = "cpu" if isinstance(like.model, FSDPModule) else like.model.device
+        return cls(TextPolicy.load(folder, dtype=dtype, device=device, train=[]), without_adapter=False)
 
     def shard(self, device: torch.device) -> None:
         """Leave this rank its part of every weight; the base under an adapter is the policy's own."""

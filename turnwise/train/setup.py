@@ -29,7 +29,7 @@ from turnwise.runs.checkpoints import is_checkpoint, policy_folder, require_whol
 from turnwise.sources.chats import chat_groups
 from turnwise.sources.demonstrations import expert_groups
 from turnwise.sources.imitation import Imitation, require_sft
-from turnwise.torch_ranks import own_device
+from turnwise.torch_ranks import join, own_device
 from turnwise.words import counted
 
 _DOCTOR_SEEDS, _DOCTOR_SECONDS = 2, 10.0
@@ -70,11 +70,14 @@ def load_policy(recipe: Recipe, source: str | Path | None = None, *, frozen: boo
     lora = None
     if model.lora is not None and not frozen:
         lora = LoraSettings(rank=model.lora.rank, alpha=model.lora.alpha, seed=recipe.seed)
+    device = choose_device(recipe)
+    waits = not frozen and recipe.train.ranks == "sharded" and join().size > 1
     try:
         return TextPolicy.load(
             source or model.name,
             dtype=model.dtype,
-            device=choose_device(recipe),
+            device="cpu" if waits else device,  # a part may fit where the whole does not
+            home=device,
             lora=lora,
             train=[] if frozen else None,
             checkpointing=model.checkpointing,

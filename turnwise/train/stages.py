@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from turnwise.runs.checkpoints import policy_folder
 from turnwise.runs.folder import JOURNALS, RunFolder
 from turnwise.runs.settings import CONFIG, META
 from turnwise.sources.imitation import Imitation, sft_recipe
-from turnwise.torch_ranks import join
+from turnwise.torch_ranks import TorchRanks, join
 from turnwise.train.casting import make_cast, make_player, require_seats
 from turnwise.train.setup import (
     choose_device,
@@ -204,9 +204,10 @@ def _imitate(
         checkpoint = _newest(run, ranks)
         done = 0 if checkpoint is None else _step_of(checkpoint)
         console.started(stage, run.path, _caveats(stage, run, checkpoint), done=done)
-        return Trainer(
-            stage, run, policies, console=console, imitation=imitation, checkpoint=checkpoint, ranks=ranks
-        ).run()
+        with _meeting(ranks):
+            return Trainer(
+                stage, run, policies, console=console, imitation=imitation, checkpoint=checkpoint, ranks=ranks
+            ).run()
 
 
 def _resume_imitation(recipe: Recipe, folder: Path, *, console: RunConsole, ranks: Ranks) -> dict[str, Any]:
@@ -233,8 +234,14 @@ def _reinforce(
     done = 0 if checkpoint is None else _step_of(checkpoint)
     warnings = [*_doubts(recipe, policies), *_caveats(recipe, run, checkpoint)]
     console.started(recipe, run.path, warnings, done=done)
-    trainer = Trainer(recipe, run, policies, console=console, checkpoint=checkpoint, ranks=ranks)
-    return _shown(trainer.run(), console)
+    with _meeting(ranks):
+        trainer = Trainer(recipe, run, policies, console=console, checkpoint=checkpoint, ranks=ranks)
+        return _shown(trainer.run(), console)
+
+
+def _meeting(ranks: Ranks) -> AbstractContextManager[None]:
+    """Where sharded layers may meet."""
+    return ranks.meeting_unseen() if isinstance(ranks, TorchRanks) else nullcontext()
 
 
 def _load_stage(recipe: Recipe, run: RunFolder, checkpoint: Path | None, ranks: Ranks) -> dict[str, TextPolicy]:
