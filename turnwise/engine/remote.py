@@ -145,7 +145,9 @@ class RemoteEngine:
 
     def standing(self) -> ServerStanding:
         """What a process that samples on the same servers must know after a publish."""
-        servers = {server.url: (server.status, list(server.given)) for server in self.servers}
+        servers: dict[str, tuple[Status, list[str]]] = {
+            server.url: (server.status, list(server.given)) for server in self.servers
+        }
         return ServerStanding(salt=self.salt, adapter=self.adapter, version=self.adapter_version, servers=servers)
 
     def follow(self, standing: ServerStanding) -> None:
