@@ -43,7 +43,8 @@ def measure(size: int, folder: Path, changes: list[str]) -> dict[str, float]:
     """Seconds of each phase of a step, and of a rank's meetings; tokens, to show that the work is the same."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={size}"] if size > 1 else []
     command = [sys.executable, *launcher, __file__, "--work", str(folder), *changes]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     rows: list[dict[str, Any]] = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     seconds = {key: median(row[key] for row in rows[WARM_UP:]) for key in ("time/step", *PHASES)}

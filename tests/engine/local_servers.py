@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,8 @@ class Unruly:
             return await self.app(scope, receive, send)
         message = await receive()
         assert not message.get("more_body")
-        self.requests.append(json.loads(message["body"]))
+        with suppress(ValueError):  # it is not always JSON
+            self.requests.append(json.loads(message["body"]))
         sent: list[dict[str, Any]] = []
 
         async def same() -> Any:

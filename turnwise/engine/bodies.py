@@ -49,18 +49,16 @@ class Sampling(BaseModel):
         )
 
 
-class Ordered(BaseModel):
-    """What a trainer in lock-step adds to a request."""
+class FromTrainer(BaseModel):
+    """What our own client adds to a request."""
 
-    order: int | None = Field(default=None, ge=0)
-    """Its number: it is taken up after all that have a lower one."""
-    run: str = ""
-    """Whose number it is."""
+    run: str | None = None
+    """In lock-step: whose requests are counted."""
     close: list[str] = []
     """Sessions that have ended."""
 
 
-class GenerateBody(Ordered):
+class GenerateBody(FromTrainer):
     """A request for tokens."""
 
     token_ids: list[int] = Field(min_length=1)
@@ -68,7 +66,7 @@ class GenerateBody(Ordered):
     model: str | None = None
 
 
-class ExpectBody(Ordered):
+class ExpectBody(FromTrainer):
     """How many requests lock-step waits for; null ends it."""
 
     requests: int | None = Field(default=None, ge=0)

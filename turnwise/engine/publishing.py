@@ -115,12 +115,11 @@ class Publisher:
     # Inside the engine's loop.
 
     async def _doubt(self, *, again: bool = False) -> None:
-        """Until the verdict, no answer counts; between steps, lock-step begins afresh."""
+        """Until the verdict, no answer counts."""
         await self._engine.settle()
         for server in self._engine.servers:
             if server.verdict is None or again:
                 server.verdict = asyncio.get_running_loop().create_future()
-            server.order = 0
 
     async def _load_all(self, folder: Path, version: int, ask: Ask) -> dict[str, Answer | ServerError]:
         servers = [server for server in self._engine.servers if server.status != "refused"]
@@ -133,7 +132,7 @@ class Publisher:
         try:
             if server.status != "up":
                 await self._meet(server)
-            if wire.kind == "turnwise" and (server.status != "up" or self._engine.is_ordered):
+            if wire.kind == "turnwise" and (server.status != "up" or self._engine.in_lockstep):
                 await server.call(reset(self._engine.run), self._seconds)
             try:
                 for call in calls:

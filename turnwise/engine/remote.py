@@ -20,11 +20,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from turnwise.engine.connections import Connections
 from turnwise.engine.contract import Completion, EngineError, EngineSetup, Finish, SamplingParams, Weights
 from turnwise.engine.probing import probe_ids
 from turnwise.engine.publishing import Publisher
 from turnwise.engine.sampling import session_seed
-from turnwise.engine.servers import Server, ServerError, Status, make_client
+from turnwise.engine.servers import Server, ServerError, Status
 from turnwise.engine.supervisor import Supervisor
 from turnwise.engine.wires import Answer, Ask, Call, Wire, reset
 
@@ -71,20 +72,25 @@ class RemoteEngine:
         self.run = setup.ranks.broadcast(secrets.token_hex(6))
         self.salt, self.adapter, self.adapter_version = "", "", "0"
         self._waiting, self._waited, self._since = 0, 0.0, 0.0
-        self._controls = set[asyncio.Task[None]]()
+        self._telling: asyncio.Task[None] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="turnwise-remote", daemon=True)
         self._thread.start()
-        self._client = make_client(os.environ.get(TOKEN, ""))
-        self.servers = [Server(url=url.rstrip("/"), wire=wire, client=self._client) for url in setup.urls]
+        token = os.environ.get(TOKEN, "")
+        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+        self.servers = [
+            Server(url=url.rstrip("/"), wire=wire, connections=Connections(url, headers)) for url in setup.urls
+        ]
         ranks = setup.ranks
         # With a server or more for each rank, ranks keep apart; one each can go in lock-step.
         own = self.servers[ranks.rank :: ranks.size] if len(self.servers) >= ranks.size else self.servers
         self._own = own
         alone = setup.role == "alone"
         self.lockstep = wire.kind == "turnwise" and len(self.servers) == ranks.size and alone
-        self.is_ordered = False
-        """Whether lock-step was ever asked for: then every request has its place."""
+        self.in_lockstep = False
+        """Whether lock-step was ever asked for: then its server serves this rank alone."""
+        self._expected: list[int | None] = []
+        """What the server is still to be told; only the last one counts."""
         folder = setup.folder or Path(tempfile.mkdtemp(prefix="turnwise-published-"))
         self._publisher = Publisher(self, folder / setup.policy.replace("/", "_"), seconds=load_seconds, dtype=dtype)
 
@@ -110,7 +116,7 @@ class RemoteEngine:
             vocabulary=self._vocabulary,
         )
         try:
-            answer = await asyncio.wrap_future(self.start(self._generate(ask, self._numbered())))
+            answer = await asyncio.wrap_future(self.start(self._generate(ask)))
         except asyncio.CancelledError:
             self.close(session)
             raise
@@ -139,7 +145,9 @@ class RemoteEngine:
 
     def standing(self) -> ServerStanding:
         """What a process that samples on the same servers must know after a publish."""
-        servers = {server.url: (server.status, list(server.given)) for server in self.servers}
+        servers: dict[str, tuple[Status, list[str]]] = {
+            server.url: (server.status, list(server.given)) for server in self.servers
+        }
         return ServerStanding(salt=self.salt, adapter=self.adapter, version=self.adapter_version, servers=servers)
 
     def follow(self, standing: ServerStanding) -> None:
@@ -171,9 +179,8 @@ class RemoteEngine:
 
     def expect(self, requests: int | None) -> None:
         """Lock-step, on the one server of this rank."""
-        self.is_ordered = True
-        body = {"requests": requests, **self._numbered()}
-        self._loop.call_soon_threadsafe(self._expect, body)
+        self.in_lockstep = True
+        self._loop.call_soon_threadsafe(self._expect, requests)
 
     def shutdown(self) -> None:
         """Tell the servers, end the thread and remove the published weights; requests still waiting fail."""
@@ -197,23 +204,23 @@ class RemoteEngine:
             raise EngineError("the engine has stopped")
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    async def _generate(self, ask: Ask, place: dict[str, Any]) -> Answer:
+    async def _generate(self, ask: Ask) -> Answer:
         self._waiting += 1
         self._since = time.perf_counter() if self._waiting == 1 else self._since
         try:
-            return await self._try(ask, place)
+            return await self._try(ask)
         finally:
             self._waiting -= 1
             self._waited += time.perf_counter() - self._since if self._waiting == 0 else 0.0
 
-    async def _try(self, ask: Ask, place: dict[str, Any]) -> Answer:
+    async def _try(self, ask: Ask) -> Answer:
         error = ServerError("")
         for _ in range(_ATTEMPTS):
             server = self._server_of(ask.session)
             if server is None:
                 break
             self._at[ask.session] = server
-            adds = place or _closes(server)
+            adds = self._adds(server)
             label, since = self.adapter_version, len(server.given)
             try:
                 answer = await server.ask(replace(ask, salt=self.salt, adapter=self.adapter), self._seconds, adds=adds)
@@ -224,8 +231,7 @@ class RemoteEngine:
                 return answer
             except ServerError as failure:
                 error = failure
-                if server.failed(failure):
-                    self.setup.note(f"engine server {server.url} is left out until the next publish: {failure}")
+                self._failed(server, failure)
         reasons = "; ".join(f"{server.url}: {server.why or 'not published to yet'}" for server in self.servers)
         raise EngineError(f"no engine server could continue the episode ({reasons})", timed_out=error.timed_out)
 
@@ -235,33 +241,39 @@ class RemoteEngine:
         up = up or [server for server in self.servers if server.status == "up"]
         return max(up, key=lambda server: _weight(server.url, session), default=None)
 
-    def _numbered(self) -> dict[str, Any]:
-        """The place of a request in lock-step, with the sessions that ended before it; callers share a thread."""
-        if not self.is_ordered:
-            return {}
+    def _adds(self, server: Server) -> dict[str, Any]:
+        """What our own server must know besides: the sessions that ended, and in lock-step whose request it is.
+
+        In lock-step the engine stands still until all live episodes ask for tokens again. An ended session is named by
+        one of the requests that it waits for, so it is forgotten at the same moment as in one process.
+        """
+        closing, server.closing = server.closing, []
+        return ({"close": closing} if closing else {}) | ({"run": self.run} if self.in_lockstep else {})
+
+    def _expect(self, requests: int | None) -> None:
+        self._expected = [requests]
+        if self._telling is None or self._telling.done():
+            self._telling = self._loop.create_task(self._tell())
+
+    async def _tell(self) -> None:
+        """Tell the server what lock-step expects, one message after the other, the newest number only."""
         (server,) = self._own
-        number, server.order = server.order, server.order + 1
-        return {"order": number, "run": self.run, **_closes(server)}
-
-    def _expect(self, body: dict[str, Any]) -> None:
-        task = self._loop.create_task(self._send_expect(self._own[0], body))
-        self._controls.add(task)
-        task.add_done_callback(self._controls.discard)
-
-    async def _send_expect(self, server: Server, body: dict[str, Any]) -> None:
-        for _ in range(_ATTEMPTS):
-            if server.status != "up":
-                return
+        while self._expected and server.status == "up":
+            body = {"requests": self._expected.pop(), **self._adds(server)}
             try:
                 await server.call(Call(path="/turnwise/expect", body=body), self._seconds)
-                return
             except ServerError as error:
-                if server.failed(error):
-                    self.setup.note(f"engine server {server.url} is left out until the next publish: {error}")
+                self._expected = self._expected or [body["requests"]]
+                self._failed(server, error)
+
+    def _failed(self, server: Server, error: ServerError) -> None:
+        if server.failed(error):
+            self.setup.note(f"engine server {server.url} is left out until the next publish: {error}")
 
     async def settle(self) -> None:
-        """Wait until servers know what lock-step expects."""
-        await asyncio.gather(*self._controls, return_exceptions=True)
+        """Wait until the server knows what lock-step expects."""
+        if self._telling is not None:
+            await self._telling
 
     def probe(self) -> Ask:
         """A fixed sequence to score, and a few tokens to sample after it."""
@@ -289,12 +301,8 @@ class RemoteEngine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._client.aclose()
-
-
-def _closes(server: Server) -> dict[str, Any]:
-    closing, server.closing = server.closing, []
-    return {"close": closing} if closing else {}
+        for server in self.servers:
+            server.connections.close()
 
 
 def _weight(url: str, session: str) -> bytes:

@@ -1,8 +1,7 @@
 """The built-in engine over HTTP, in the form of vLLM's routes, so that one client serves both.
 
 Sessions are named by the header X-Session-ID. A request always has the whole sequence: if it extends what the server
-holds of that session, only its new tokens are run; otherwise the session starts afresh. Trainers that want lock-step
-number their requests, and the server takes them up in that order.
+holds of that session, only its new tokens are run; otherwise the session starts afresh.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from transformers import PreTrainedModel
 from turnwise.engine.bodies import (
     AdapterBody,
     ExpectBody,
+    FromTrainer,
     GenerateBody,
     Nothing,
-    Ordered,
     ResetBody,
     RpcBody,
     VersionBody,
@@ -64,7 +63,7 @@ class Served:
         engine.version = _UNPUBLISHED
         self._version = str(_UNPUBLISHED)
         self._sessions = OrderedDict[str, None]()
-        self._run, self._next, self._early = "", 0, dict[int, asyncio.Future[None]]()
+        self._run = ""
         post = self._post
         routes = [
             post("/inference/v1/generate", GenerateBody, self._generate),
@@ -130,25 +129,17 @@ class Served:
             return _problem(403, "a server without a token answers this machine only")
         return _problem(503, "too many requests wait") if self._open >= MAX_OPEN else None
 
-    async def _take_turn(self, body: Ordered) -> None:
-        """Wait for the requests with lower numbers; then nothing may be awaited before `_turn_done`."""
-        if body.order is not None and body.run != self._run:
+    def _require_run(self, body: FromTrainer) -> None:
+        """In lock-step the requests of one trainer are counted; a restarted server has never heard of it."""
+        if body.run is not None and body.run != self._run:
             raise ValueError("this server waits for another trainer, or was restarted; it must be published to first")
-        if body.order is not None and body.order > self._next:
-            turn = self._early.setdefault(body.order, asyncio.get_running_loop().create_future())
-            await turn
-
-    def _turn_done(self, body: Ordered) -> None:
-        if body.order is not None and body.order >= self._next:
-            self._next = body.order + 1
-            if (turn := self._early.pop(self._next, None)) is not None and not turn.done():
-                turn.set_result(None)
 
     # Tokens.
 
     async def _generate(self, request: Request, body: GenerateBody) -> dict[str, Any]:
         if body.model is not None and body.model not in self._adapters:
             raise ValueError(f"there is no model {body.model!r} here")
+        self._require_run(body)
         params, named = body.sampling_params.params(self._eos), request.headers.get("x-session-id", "")
         seed = body.sampling_params.seed
         prompt = None
@@ -156,13 +147,11 @@ class Served:
             prompt = await asyncio.wrap_future(self._engine.between_steps(lambda _: self._score(body.token_ids)))
         self._open += 1
         try:
-            await self._take_turn(body)
             self._close(body.close)
             session = named or f"once:{secrets.token_hex(8)}"
             answer = self._engine.generate_whole(
                 session, body.token_ids, params, seed=secrets.randbits(63) if seed is None else seed
             )
-            self._turn_done(body)
             self._remember(session)
             completion = await asyncio.wrap_future(answer)
         finally:
@@ -191,10 +180,9 @@ class Served:
             self._engine.close(session)
 
     async def _expect(self, request: Request, body: ExpectBody) -> dict[str, Any]:
-        await self._take_turn(body)
+        self._require_run(body)
         self._close(body.close)
         self._engine.expect(body.requests)
-        self._turn_done(body)
         return {}
 
     async def _reset(self, request: Request, body: ResetBody) -> dict[str, Any]:
@@ -202,9 +190,6 @@ class Served:
         self._run = body.run
         self._engine.expect(None)
         self._sessions.clear()
-        self._next, early, self._early = 0, self._early, {}
-        for turn in early.values():
-            turn.set_exception(ValueError("another trainer has taken over this server"))
         await asyncio.wrap_future(self._engine.between_steps(TorchEngine.clear))
         return {}
 

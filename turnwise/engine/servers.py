@@ -11,16 +11,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import httpx
-
+from turnwise.engine.connections import Connections, TransferError
 from turnwise.engine.wires import Answer, Ask, Call, Wire, WireError
 
 Status = Literal["new", "up", "down", "refused"]
 FAILURES = 3
 """Failures in a row that take a server down."""
-MAX_ANSWER = 64 * 2**20
-"""Bytes of an answer."""
-CONNECT_SECONDS = 10.0
 
 
 class ServerError(Exception):
@@ -31,20 +27,13 @@ class ServerError(Exception):
         self.timed_out = timed_out
 
 
-def make_client(token: str) -> httpx.AsyncClient:
-    """A client that keeps its connections, shorter than servers usually do."""
-    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=512, keepalive_expiry=4.0)
-    return httpx.AsyncClient(headers=headers, limits=limits, trust_env=False)
-
-
 @dataclass(kw_only=True, eq=False)
 class Server:
     """Where to ask, and whether it may be asked. Changed in the loop of the client alone."""
 
     url: str
     wire: Wire
-    client: httpx.AsyncClient
+    connections: Connections
     status: Status = "new"
     why: str = ""
     """The last failure."""
@@ -55,32 +44,20 @@ class Server:
     """While it is being probed: answers wait for it."""
     closing: list[str] = field(default_factory=list[str])
     """Ended sessions that it does not know of yet."""
-    order: int = 0
-    """The number of the next request in lock-step."""
 
     async def call(self, call: Call, seconds: float) -> Any:
         """The JSON that it answers; ServerError for anything else."""
-        content = None if call.body is None else json.dumps(call.body, separators=(",", ":")).encode()
+        method = "GET" if call.body is None else "POST"
+        content = b"" if call.body is None else json.dumps(call.body, separators=(",", ":")).encode()
         try:
             async with asyncio.timeout(seconds):
-                request = self.client.build_request(
-                    "GET" if content is None else "POST",
-                    self.url + call.path,
-                    content=content,
-                    headers=call.headers,
-                    timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
-                )
-                response = await self.client.send(request, stream=True)
-                try:
-                    received = await _receive(response)
-                finally:
-                    await response.aclose()
+                status, received = await self.connections.send(method, call.path, content, call.headers)
         except TimeoutError:
             raise ServerError(f"no answer from {call.path} within {seconds:g} s", timed_out=True) from None
-        except httpx.HTTPError as error:
-            raise ServerError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
-        if response.status_code != 200:
-            raise ServerError(f"{call.path} answered {response.status_code}: {_message(received)}")
+        except TransferError as error:
+            raise ServerError(str(error)) from error
+        if status != 200:
+            raise ServerError(f"{call.path} answered {status}: {_message(received)}")
         try:
             return json.loads(received) if received.strip() else None
         except (ValueError, RecursionError):
@@ -118,15 +95,6 @@ class Server:
         if went:
             self.status = "down"
         return went
-
-
-async def _receive(response: httpx.Response) -> bytes:
-    content = bytearray()
-    async for chunk in response.aiter_raw():
-        content += chunk
-        if len(content) > MAX_ANSWER:
-            raise ServerError(f"its answer has more than {MAX_ANSWER:,} bytes")
-    return bytes(content)
 
 
 def _message(content: bytes) -> str:

@@ -41,7 +41,7 @@ FACTS = Call(path="/v1/models")
 
 
 def reset(run: str) -> Call:
-    """Our server forgets all sessions and what was expected, and counts the requests of this run from 0."""
+    """Our server forgets all sessions and what was expected, and from now on counts the requests of this run."""
     return Call(path="/turnwise/close", body={"run": run})
 
 

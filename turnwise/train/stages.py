@@ -153,8 +153,8 @@ def _note_unsigned(recipe: Recipe, console: RunConsole) -> None:
 
 
 def _create(folder: Path, recipe: Recipe, ranks: Ranks) -> RunFolder:
-    """A new run folder: rank 0 makes it, and the others open it."""
-    ranks.gather(None)  # nothing is written before every rank has come this far
+    """A new run folder: once all ranks have found nothing wrong, rank 0 makes it and the others open it."""
+    ranks.gather(None)
     on_first(ranks, lambda: RunFolder.create(folder, _plain(recipe), describe_run(recipe, ranks=ranks.size)) and None)
     return RunFolder.open(folder)
 
