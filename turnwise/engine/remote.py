@@ -230,6 +230,8 @@ class RemoteEngine:
                 server.failures = 0
                 return answer
             except ServerError as failure:
+                if failure.blames_request:
+                    raise EngineError(f"{server.url}: {failure}") from failure
                 error = failure
                 self._failed(server, failure)
         reasons = "; ".join(f"{server.url}: {server.why or 'not published to yet'}" for server in self.servers)
