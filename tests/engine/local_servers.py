@@ -32,7 +32,7 @@ from turnwise.engine.served import Served  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 GENERATE = "/inference/v1/generate"
-Spoil = Callable[[dict[str, Any]], "bytes | int | float | None"]
+Spoil = Callable[[dict[str, Any]], Any]
 """Changes an answer in place, or gives other bytes, a status, or the seconds to sleep before it."""
 
 

@@ -123,7 +123,8 @@ def test_a_refused_server_is_not_used_again_and_the_others_go_on(tmp_path: Path)
 
 
 def test_rounding_in_the_precision_of_the_server_is_forgiven(tmp_path: Path) -> None:
-    half = learner().to(torch.bfloat16)
+    model: Any = learner()
+    half = model.to(torch.bfloat16)
     with local_server(tmp_path, half) as server:
         with remote_engine(tmp_path / "a", server.url) as engine, pytest.raises(ValueError, match="rounding explains"):
             engine.publish(None, 0)
@@ -202,7 +203,7 @@ def test_tokens_that_a_server_sampled_before_it_was_refused_reach_nobody(tmp_pat
 
     async def run(engine: RemoteEngine) -> Any:
         answers = [
-            asyncio.create_task(engine.generate(f"e{n}", [1, 2], SamplingParams(max_tokens=100))) for n in range(8)
+            asyncio.create_task(engine.generate(f"e{n}", [1, 2], SamplingParams(max_tokens=100))) for n in range(24)
         ]
         await asyncio.to_thread(eventually, lambda: bad.served._engine._engine.counts["sampled"] > 30)
         train_a_little(model)
@@ -224,7 +225,7 @@ def test_tokens_that_a_server_sampled_before_it_was_refused_reach_nobody(tmp_pat
     assert moved
     for answer in moved:
         assert answer.logprobs == pytest.approx(logprobs_of(model, [1, 2, *answer.ids], start=2), abs=1e-4)
-    assert posted.count([1, 2]) == 8
+    assert posted.count([1, 2]) == 24
 
 
 def adapted(*, shift: float = 0.0) -> PreTrainedModel:
@@ -243,7 +244,8 @@ def turn_adapter(model: PreTrainedModel, by: float) -> None:
 
 @pytest.mark.parametrize("wire", ["turnwise", "vllm"])
 def test_an_adapter_is_loaded_while_the_server_runs_under_a_new_name_each_time(tmp_path: Path, wire: str) -> None:
-    model, options = adapted(), {"wire": VllmWire()} if wire == "vllm" else {}
+    model = adapted()
+    options: dict[str, Any] = {"wire": VllmWire()} if wire == "vllm" else {}
     with (
         local_server(tmp_path, learner()) as server,
         remote_engine(tmp_path / "published", server.url, model=model, **options) as engine,

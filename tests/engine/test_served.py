@@ -61,7 +61,6 @@ def test_it_speaks_vllms_form(tmp_path: Path) -> None:
         (GENERATE, {"token_ids": [1], "sampling_params": {"temperature": -1}}, "temperature must be"),
         (GENERATE, {"token_ids": [1], "sampling_params": {"logit_bias": {"3": 2.0}}}, "can only ban tokens"),
         (GENERATE, {"token_ids": [1], "model": "other"}, "there is no model 'other' here"),
-        (GENERATE, {"token_ids": [1], "run": "x"}, "it must be published to first"),
         ("/pause?mode=abort", {}, "can only keep requests"),
         ("/collective_rpc", {"method": "exec"}, "this server knows reload_weights"),
         ("/update_weight_version", {"new_version": "newest"}, "invalid literal"),
@@ -72,6 +71,14 @@ def test_a_request_that_cannot_be_served_is_told_why(tmp_path: Path, path: str, 
         status, answer = ask(server, path, body)
     assert status == 400
     assert message in answer["error"]["message"]
+
+
+def test_lockstep_with_a_trainer_that_has_not_begun_is_a_conflict(tmp_path: Path) -> None:
+    with local_server(tmp_path) as server:
+        for path, body in ((GENERATE, {"token_ids": [1], "run": "x"}), ("/turnwise/expect", {"run": "x"})):
+            status, answer = ask(server, path, body)
+            assert status == 409
+            assert "it must be published to first" in answer["error"]["message"]
 
 
 def test_weights_come_from_whole_folders_below_the_root_only(tmp_path: Path) -> None:

@@ -91,10 +91,10 @@ def test_episodes_of_a_server_that_fails_are_continued_on_another(tmp_path: Path
         remote_engine(tmp_path / "published", good.url, bad.url, notes=notes, seconds=1.0) as engine,
     ):
         engine.publish(None, 0)
-        found = asyncio.run(play(engine, 12))
+        found = asyncio.run(play(engine, 24))
         assert len(bad.unruly.requests) > 1
     with EngineServer(TorchEngine(learner(), memory_bytes=2**24)) as engine:
-        expected = asyncio.run(play(engine, 12))
+        expected = asyncio.run(play(engine, 24))
     for one, other in zip(found, expected, strict=True):
         assert isinstance(one, Completion)
         assert isinstance(other, Completion)
@@ -145,14 +145,14 @@ def test_a_server_that_comes_back_gets_the_weights_before_it_is_used(tmp_path: P
         port = int(first.url.rpartition(":")[2])
         with remote_engine(tmp_path / "published", good.url, first.url, model=model, notes=notes) as engine:
             engine.publish(None, 0)
-            assert all(isinstance(each, Completion) for each in asyncio.run(play(engine, 8)))
+            assert all(isinstance(each, Completion) for each in asyncio.run(play(engine, 24)))
             first.stop()
-            assert all(isinstance(each, Completion) for each in asyncio.run(play(engine, 8)))
+            assert all(isinstance(each, Completion) for each in asyncio.run(play(engine, 24)))
             with local_server(tmp_path, port=port) as second:
-                assert all(isinstance(each, Completion) for each in asyncio.run(play(engine, 8)))
+                assert all(isinstance(each, Completion) for each in asyncio.run(play(engine, 24)))
                 assert not second.unruly.requests  # it is left out until somebody gives it weights
                 engine.publish(None, 1)
-                answers = asyncio.run(play(engine, 8))
+                answers = asyncio.run(play(engine, 24))
                 assert len(second.unruly.requests) > 2
                 assert all(isinstance(each, Completion) and set(each.versions) == {1} for each in answers)
     assert notes[-1] == f"engine server {first.url} is back"
@@ -214,6 +214,6 @@ def test_sampling_stays_on_one_server_for_a_session_and_uses_all(tmp_path: Path)
         engine.publish(None, 0)
         asyncio.run(play(engine, 24))
         served = [set(server.served._sessions) for server in (one, two)]
-    assert min(map(len, served)) > 4
+    assert min(map(len, served)) > 1
     assert not served[0] & served[1]
     assert len(served[0] | served[1]) == 24

@@ -32,6 +32,21 @@ def engine(*servers: Local) -> dict[str, Any]:
     return {"engine": {"kind": "turnwise", "urls": [server.url for server in servers]}}
 
 
+def test_an_episode_that_its_server_cannot_serve_is_a_fault_and_enters_no_batch(tmp_path: Path) -> None:
+    with pico_servers(tmp_path) as (server,):
+        server.unruly.spoil = lambda content: 400 if content["choices"][0]["token_ids"][0] % 7 == 0 else None
+        assert run(tmp_path / "run", {**engine(server), "train": {"steps": 3}})["status"] == "finished"
+    failed = [
+        each for step in (1, 2, 3) for each in trajectories(played(tmp_path / "run", step)) if each.stop.is_failure
+    ]
+    assert failed
+    assert {each.info["culprit"] for each in failed} == {"engine"}
+    assert all(f"{server.url}: /inference/v1/generate answered 400" in str(each.info["error"]) for each in failed)
+    metrics = rows(tmp_path / "run")
+    assert sum(row["rollout/faults"] * 16 for row in metrics) == pytest.approx(len(failed))
+    assert {row["rollout/episodes"] for row in metrics} == {16}
+
+
 def test_two_ranks_with_a_server_each_go_in_lockstep_and_equal_two_ranks_without(tmp_path: Path) -> None:
     alone, one, _ = run_on(2, tmp_path / "alone", {})
     with pico_servers(tmp_path, count=2) as servers:
@@ -53,9 +68,8 @@ def test_two_ranks_share_one_server(tmp_path: Path) -> None:
 
 def test_a_refused_server_ends_all_ranks_with_the_same_message(tmp_path: Path) -> None:
     with pico_servers(tmp_path) as (server,):
-        server.served._reloader.load = lambda folder: torch.nn.init.zeros_(
-            next(iter(server.served._reloader._parameters.values())).data
-        )
+        server.served._reloader.load = lambda folder: None  # it keeps other weights than the learner's
+        torch.nn.init.zeros_(next(iter(server.served._model.parameters())).data)
         with pytest.raises(ValueError, match=r"no engine server can be used: .* its log-probs differ"):
             run_on(2, tmp_path / "run", engine(server))
 

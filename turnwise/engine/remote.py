@@ -214,11 +214,12 @@ class RemoteEngine:
             self._waited += time.perf_counter() - self._since if self._waiting == 0 else 0.0
 
     async def _try(self, ask: Ask) -> Answer:
-        error = ServerError("")
+        error, tried = ServerError(""), set[str]()
         for _ in range(_ATTEMPTS):
-            server = self._server_of(ask.session)
+            server = self._server_of(ask.session, tried)
             if server is None:
                 break
+            tried.add(server.url)
             self._at[ask.session] = server
             adds = self._adds(server)
             label, since = self.adapter_version, len(server.given)
@@ -230,15 +231,18 @@ class RemoteEngine:
                 server.failures = 0
                 return answer
             except ServerError as failure:
+                if failure.blames_request:
+                    raise EngineError(f"{server.url}: {failure}") from failure
                 error = failure
                 self._failed(server, failure)
         reasons = "; ".join(f"{server.url}: {server.why or 'not published to yet'}" for server in self.servers)
         raise EngineError(f"no engine server could continue the episode ({reasons})", timed_out=error.timed_out)
 
-    def _server_of(self, session: str) -> Server | None:
-        """The same for a session as long as it is up; another rank's only if none of this rank's is."""
+    def _server_of(self, session: str, tried: set[str]) -> Server | None:
+        """The same for a session as long as it is up and not tried; another rank's only if none of this rank's is."""
         up = [server for server in self._own if server.status == "up"]
         up = up or [server for server in self.servers if server.status == "up"]
+        up = [server for server in up if server.url not in tried] or up
         return max(up, key=lambda server: _weight(server.url, session), default=None)
 
     def _adds(self, server: Server) -> dict[str, Any]:

@@ -49,6 +49,10 @@ _FINISH = {Finish.STOP: "stop", Finish.CANCELLED: "abort"}
 Body = TypeVar("Body", bound=BaseModel)
 
 
+class _StrangerError(ValueError):
+    """Lock-step with a trainer that this server does not know."""
+
+
 class Served:
     """The application: `uvicorn.run(Served(engine, model, name="nano", root=Path("runs")).app)`."""
 
@@ -110,6 +114,8 @@ class Served:
                 return _json(await work(request, kind.model_validate_json(content or b"{}")))
             except ValidationError as error:
                 return _problem(400, "; ".join(f"{each['loc']}: {each['msg']}" for each in error.errors()[:3]))
+            except _StrangerError as error:
+                return _problem(409, str(error))
             except (ValueError, KeyError) as error:  # what the request asks for cannot be done
                 return _problem(400, str(error))
             except RuntimeError as error:  # the engine has stopped
@@ -132,7 +138,7 @@ class Served:
     def _require_run(self, body: FromTrainer) -> None:
         """In lock-step the requests of one trainer are counted; a restarted server has never heard of it."""
         if body.run is not None and body.run != self._run:
-            raise ValueError("this server waits for another trainer, or was restarted; it must be published to first")
+            raise _StrangerError("it waits for another trainer, or was restarted; it must be published to first")
 
     # Tokens.
 

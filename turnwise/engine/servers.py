@@ -15,6 +15,8 @@ from turnwise.engine.connections import Connections, TransferError
 from turnwise.engine.wires import Answer, Ask, Call, Wire, WireError
 
 Status = Literal["new", "up", "down", "refused"]
+_BAD_REQUEST = (400, 413, 422)
+"""What a sound server answers to a request that it cannot serve."""
 FAILURES = 3
 """Failures in a row that take a server down."""
 
@@ -22,9 +24,9 @@ FAILURES = 3
 class ServerError(Exception):
     """A call failed, for the given reason."""
 
-    def __init__(self, text: str, *, timed_out: bool = False) -> None:
+    def __init__(self, text: str, *, timed_out: bool = False, blames_request: bool = False) -> None:
         super().__init__(text)
-        self.timed_out = timed_out
+        self.timed_out, self.blames_request = timed_out, blames_request
 
 
 @dataclass(kw_only=True, eq=False)
@@ -57,7 +59,8 @@ class Server:
         except TransferError as error:
             raise ServerError(str(error)) from error
         if status != 200:
-            raise ServerError(f"{call.path} answered {status}: {_message(received)}")
+            text = f"{call.path} answered {status}: {_message(received)}"
+            raise ServerError(text, blames_request=status in _BAD_REQUEST)
         try:
             return json.loads(received) if received.strip() else None
         except (ValueError, RecursionError):
