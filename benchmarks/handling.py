@@ -1,4 +1,4 @@
-"""What an episode costs besides the model, for the plan in docs/scaling.md: `OMP_NUM_THREADS=1 python benchmarks/handling.py`.
+"""What an episode costs besides the model, for the plan in docs/scaling.md: `python benchmarks/handling.py`.
 
 Episodes of 8,192 tokens in eight turns, half of them sampled: packed for other ranks, written to the ledger and read
 back, and sent to a remote engine as JSON; and weights written to a folder as for publishing.

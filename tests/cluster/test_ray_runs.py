@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ import pytest
 
 from tests.engine.local_servers import served_processes
 from tests.train.small_runs import Screen, rows, small_recipe
+from turnwise.cluster.ray_ranks import run_ranks
+from turnwise.recipe.schema import ClusterChoice
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import read_groups
 from turnwise.train.stages import train
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the players of Ray in /proc")
-STEPS = 4
 
 
 @pytest.fixture(scope="module")
@@ -53,51 +55,48 @@ def player_processes() -> list[int]:
     return found
 
 
-def wait_for(folder: Path, step: int) -> None:
-    """Wait until a step is on record."""
-    journal, until = folder / "metrics.jsonl", time.monotonic() + 240
-    while time.monotonic() < until:
-        if journal.is_file() and len(journal.read_text().splitlines()) >= step:
-            return
+def wait_for(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 240
+    while not holds():
+        assert time.monotonic() < until, "it never happened"
         time.sleep(0.05)
-    raise TimeoutError(f"step {step} never came")
 
 
 def test_a_run_outlives_a_player_and_a_machine(machines: Any, tmp_path: Path) -> None:
-    folder, errors = tmp_path / "run", list[BaseException]()
+    folder, screen, errors = tmp_path / "run", Screen(), list[BaseException]()
     victim = machines.list_all_nodes()[-1]
 
     def destroy() -> None:
         try:
-            wait_for(folder, 1)
+            wait_for(lambda: "step 1/" in screen.text)
             os.kill(player_processes()[0], signal.SIGKILL)
-            wait_for(folder, 2)
+            wait_for(lambda: "is lost" in screen.text)
             machines.remove_node(victim)
+            wait_for(lambda: "is gone" in screen.text)
         except BaseException as error:
             errors.append(error)
+        os.kill(os.getpid(), signal.SIGINT)  # the run has seen enough
 
     changes = {
         "algorithm": "grpo",
-        "train": {"steps": STEPS},
-        "env": {"id": "tests.train.small_envs:Say", "check": False},
+        "train": {"steps": 1000},
+        "env": {"id": "tests.train.small_envs:Slow", "check": False},
         "cluster": {"players": 3, "cpus": 0.5, "at_once": 4, "start_seconds": 240},
     }
-    recipe, screen = small_recipe(changes), Screen()
+    recipe = small_recipe(changes)
     thread = threading.Thread(target=destroy)
     thread.start()
     summary = train(recipe, folder, console=screen)
     thread.join(timeout=60)
     assert not errors
-    assert summary["status"] == "finished"
+    assert summary["status"] == "interrupted"
     run = RunFolder.open(folder)
-    for step in range(1, STEPS + 1):
+    for step in range(1, summary["step"] + 1):
         played = [each for group in read_groups(run.rollouts_file(step)) for each in group.trajectories]
         assert len(played) == recipe.rollout.episodes
         assert max(Counter(each.id for each in played).values()) == 1
         assert not any(each.stop.is_failure for each in played)
         assert {turn.policy_version for each in played for turn in each.turns} == {step - 1}
-    assert "is lost" in screen.text
-    assert "is gone" in screen.text
 
 
 def test_players_sample_on_servers_that_the_learner_publishes_to(machines: Any, tmp_path: Path) -> None:
@@ -118,3 +117,19 @@ def test_players_sample_on_servers_that_the_learner_publishes_to(machines: Any, 
     # With one update per step the learner scores what servers sampled from the same weights.
     gaps = [row["loss/sampler_kl"] for row in rows(tmp_path / "run") if "loss/sampler_kl" in row]
     assert all(gap < 1e-4 for gap in gaps)
+
+
+def test_ray_places_the_ranks_of_a_learner(machines: Any, tmp_path: Path) -> None:
+    recipe = small_recipe({"train": {"steps": 2}, "algorithm": "grpo"})
+    (tmp_path / "small.yaml").write_text(json.dumps(recipe.model_dump(mode="json")))
+    arguments = ["train", str(tmp_path / "small.yaml"), "--output", str(tmp_path / "run"), "--plain", "--trust"]
+    lines: list[str] = []
+    code = run_ranks(arguments, choice=ClusterChoice(cpus=0.3), ranks=2, show=lines.append)
+    assert code == 0, lines
+    assert [row["step"] for row in rows(tmp_path / "run")] == [1, 2]
+    assert RunFolder.open(tmp_path / "run").meta["ranks"] == 2
+    assert sum("step 2/2" in line for line in lines) == 1  # one screen
+    (tmp_path / "small.yaml").write_text("algorithm: nonsense")
+    code = run_ranks(arguments, choice=ClusterChoice(cpus=0.3), ranks=2, show=lines.append)
+    assert code != 0
+    assert sum("nonsense" in line for line in lines) == 1  # one message

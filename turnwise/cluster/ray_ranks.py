@@ -35,7 +35,8 @@ class RankActor:
         command = [sys.executable, "-m", "turnwise", *arguments]
         self._process = keep(command, output=subprocess.PIPE, env={**os.environ, **variables}, text=True)
         assert self._process.stdout is not None
-        yield from self._process.stdout
+        for line in self._process.stdout:  # noqa: UP028 (Ray sends to what it iterates over)
+            yield line
         yield self._process.wait()
 
     def interrupt(self) -> None:
@@ -48,8 +49,9 @@ def run_ranks(arguments: Sequence[str], *, choice: ClusterChoice, ranks: int, sh
     """Run a `turnwise` command on several ranks; returns the exit code of the first that failed, or 0."""
     ours = connect(choice)
     ray = import_ray()
+    places = _find_places(choice, ranks)
     try:
-        actors = _place(choice, ranks)
+        actors = _occupy(choice, places, ranks)
         host, port = ray.get(actors[0].meeting_point.remote(), timeout=_PLACE_SECONDS)
         shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": host, "MASTER_PORT": str(port), "LOCAL_RANK": "0"}
         streams = [
@@ -58,20 +60,27 @@ def run_ranks(arguments: Sequence[str], *, choice: ClusterChoice, ranks: int, sh
         ]
         return _follow(streams, actors, show)
     finally:
+        ray.util.remove_placement_group(places)  # ends the ranks' actors too
         if ours:
             ray.shutdown()
 
 
-def _place(choice: ClusterChoice, ranks: int) -> list[Any]:
+def _find_places(choice: ClusterChoice, ranks: int) -> Any:
     ray = import_ray()
     from ray.util.placement_group import placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     bundle = {"CPU": choice.cpus, **({"GPU": choice.gpus} if choice.gpus else {})}
     group = placement_group([bundle] * ranks, strategy="PACK")
     if not group.wait(_PLACE_SECONDS):
         there = {name: amount for name, amount in ray.available_resources().items() if name in ("CPU", "GPU")}
         raise ValueError(f"the cluster has no room for {ranks} ranks of {bundle}; free now: {there}")
+    return group
+
+
+def _occupy(choice: ClusterChoice, group: Any, ranks: int) -> list[Any]:
+    ray = import_ray()
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
     return [
         ray.remote(RankActor)
         .options(
