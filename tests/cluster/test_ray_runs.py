@@ -68,7 +68,7 @@ def test_a_run_outlives_a_player_and_a_machine(machines: Any, tmp_path: Path) ->
 
     def destroy() -> None:
         try:
-            wait_for(lambda: "step 1/" in screen.text)
+            wait_for(lambda: (folder / "metrics.jsonl").is_file() and bool(rows(folder)))
             os.kill(player_processes()[0], signal.SIGKILL)
             wait_for(lambda: "is lost" in screen.text)
             machines.remove_node(victim)
@@ -88,7 +88,7 @@ def test_a_run_outlives_a_player_and_a_machine(machines: Any, tmp_path: Path) ->
     thread.start()
     summary = train(recipe, folder, console=screen)
     thread.join(timeout=60)
-    assert not errors
+    assert not errors, screen.text
     assert summary["status"] == "interrupted"
     run = RunFolder.open(folder)
     for step in range(1, summary["step"] + 1):
