@@ -6,7 +6,7 @@ import json
 import resource
 import sys
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,17 @@ from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.disk import RunFolderError
 from turnwise.torch_ranks import join
 from turnwise.train.state import load_learner, write_state
-from turnwise.types import NonFiniteError
+from turnwise.types import Group, NonFiniteError
 
 SIZES = (2, 3, 1)
 SETTINGS = Train(learning_rate=1e-4, critic_learning_rate=1e-4, micro_tokens=100, ranks="sharded")
-GROUPS = drift(make_groups(tasks=4, size=3), by=0.3)
 FULL_KL: dict[str, Any] = {"regularizers": [{"kind": "kl", "estimator": "full-reverse"}]}
+
+
+@cache
+def groups() -> list[Group]:
+    """Episodes to learn from. Made after the fork: torch's threads do not survive one."""
+    return drift(make_groups(tasks=4, size=3), by=0.3)
 
 
 def tied_policy() -> TextPolicy:
@@ -76,7 +81,7 @@ def make_learner(case: Case, ranks: Ranks) -> Learner:
 def take_steps(learner: Learner, steps: Iterable[int]) -> list[dict[str, float]]:
     rows: list[dict[str, float]] = []
     for step in steps:
-        batch = learner.prepare(GROUPS)
+        batch = learner.prepare(groups())
         assert batch is not None
         rows.append(learner.learn(batch, step).metrics)
     return rows
@@ -167,7 +172,7 @@ def fills_up(folder: Path, ranks: Ranks) -> dict[str, Any]:
 def breaks(ranks: Ranks) -> list[str]:
     """What each rank says if the numbers of one are not finite: all of them the same, and none waits."""
     learner = make_learner((make_policy, preset("grpo"), {}), ranks)
-    batch = learner.prepare(GROUPS)
+    batch = learner.prepare(groups())
     assert batch is not None
     assert batch.ref_T is not None
     if ranks.rank == 1:
