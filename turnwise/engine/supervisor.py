@@ -17,10 +17,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-import httpx
 from transformers import AutoModelForCausalLM
 
 from turnwise.engine.contract import EngineSetup, ServerStart
@@ -30,6 +30,7 @@ from turnwise.keeper import GRACE, keep
 _RESTARTS = 3
 """How often each server may be started again."""
 _NOTICED = 2.0
+_HEALTH_SECONDS = 5.0
 _QUOTED = 6
 """Lines of a server's log in an error message."""
 _LOOPBACK = "127.0.0.1"
@@ -67,10 +68,15 @@ class _Local:
         return self.process.returncode is not None
 
     def is_healthy(self) -> bool:
+        """Asks this machine directly, whatever proxy is set."""
+        connection = HTTPConnection(self.url.removeprefix("http://"), timeout=_HEALTH_SECONDS)
         try:
-            return httpx.get(f"{self.url}/health", timeout=5.0, trust_env=False).status_code == 200
-        except httpx.HTTPError:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except (OSError, HTTPException):
             return False
+        finally:
+            connection.close()
 
 
 class Supervisor:
