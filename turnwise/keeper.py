@@ -26,6 +26,7 @@ def keep(
     *,
     output: IO[Any] | int | None = None,
     env: Mapping[str, str] | None = None,
+    folder: str | None = None,
     text: bool = False,
 ) -> subprocess.Popen[Any]:
     """Start a command under a keeper. Closing `stdin` of the process ends it; a signal to it is passed on."""
@@ -35,6 +36,7 @@ def keep(
         stdout=output,
         stderr=subprocess.STDOUT if output is not None else None,
         env=None if env is None else {**env},
+        cwd=folder,
         text=text,
     )
 

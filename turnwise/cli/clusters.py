@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,7 +35,7 @@ def show(address: Address = None) -> None:
 def train(
     arguments: Arguments = None, ranks: Ranks = 1, cpus: Cpus = 1.0, gpus: Gpus = 0.0, address: Address = None
 ) -> None:
-    """`turnwise train` on several ranks that Ray places. The run folder must be on a disk that all machines share."""
+    """`turnwise train` on several ranks that Ray places. This folder must be on a disk that all machines share."""
     _run("train", arguments, ranks, cpus, gpus, address)
 
 
@@ -54,7 +53,5 @@ def _run(command: str, arguments: list[str] | None, ranks: int, cpus: float, gpu
         from turnwise.recipe.schema import ClusterChoice
 
         choice = ClusterChoice(players=ranks, cpus=cpus, gpus=gpus, address=address)
-        # Ranks run where Ray puts them, so paths must not depend on the folder that they start in.
-        absolute = [str(Path(each).resolve()) if Path(each).exists() else each for each in arguments or []]
-        code = run_ranks([command, *absolute], choice=choice, ranks=ranks, show=typer.echo)
+        code = run_ranks([command, *(arguments or [])], choice=choice, ranks=ranks, show=typer.echo)
     raise typer.Exit(code)

@@ -100,8 +100,9 @@ class RayPlayer:
             cause = error.cause if isinstance(error.cause, Exception) else error
             raise cause from None  # a mistake that any player would make
         except (exceptions.RayActorError, exceptions.ObjectLostError, exceptions.RaySystemError) as error:
-            raise LostError(_first_line(error)) from error
+            raise LostError(first_line(error)) from error
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What Ray says, without the pages that follow."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

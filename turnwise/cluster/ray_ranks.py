@@ -8,10 +8,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
-from turnwise.cluster.ray_players import connect, import_ray
+from turnwise.cluster.ray_players import connect, first_line, import_ray
 from turnwise.keeper import keep
 from turnwise.recipe.schema import ClusterChoice
 
@@ -30,10 +29,10 @@ class RankActor:
             probe.bind(("", 0))
             return import_ray().util.get_node_ip_address(), probe.getsockname()[1]
 
-    def run(self, arguments: Sequence[str], variables: Mapping[str, str]) -> Iterator[str | int]:
-        """Run `turnwise` with these arguments: its lines, then its exit code."""
-        command = [sys.executable, "-m", "turnwise", *arguments]
-        self._process = keep(command, output=subprocess.PIPE, env={**os.environ, **variables}, text=True)
+    def run(self, arguments: Sequence[str], variables: Mapping[str, str], folder: str) -> Iterator[str | int]:
+        """Run `turnwise` with these arguments in a folder: its lines, then its exit code."""
+        command, env = [sys.executable, "-m", "turnwise", *arguments], {**os.environ, **variables}
+        self._process = keep(command, output=subprocess.PIPE, env=env, folder=folder, text=True)
         assert self._process.stdout is not None
         for line in self._process.stdout:  # noqa: UP028 (Ray sends to what it iterates over)
             yield line
@@ -46,7 +45,7 @@ class RankActor:
 
 
 def run_ranks(arguments: Sequence[str], *, choice: ClusterChoice, ranks: int, show: Callable[[str], None]) -> int:
-    """Run a `turnwise` command on several ranks; returns the exit code of the first that failed, or 0."""
+    """Run a `turnwise` command in this folder on several ranks; returns the first exit code that is not 0, or 0."""
     ours = connect(choice)
     ray = import_ray()
     places = _find_places(choice, ranks)
@@ -55,7 +54,9 @@ def run_ranks(arguments: Sequence[str], *, choice: ClusterChoice, ranks: int, sh
         host, port = ray.get(actors[0].meeting_point.remote(), timeout=_PLACE_SECONDS)
         shared = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": host, "MASTER_PORT": str(port), "LOCAL_RANK": "0"}
         streams = [
-            actor.run.options(num_returns="streaming").remote(list(arguments), {**shared, "RANK": str(rank)})
+            actor.run.options(num_returns="streaming").remote(
+                list(arguments), {**shared, "RANK": str(rank)}, os.getcwd()
+            )
             for rank, actor in enumerate(actors)
         ]
         return _follow(streams, actors, show)
@@ -114,11 +115,10 @@ def _follow(streams: Sequence[Any], actors: Sequence[Any], show: Callable[[str],
             for actor in actors:
                 actor.interrupt.remote()
         except (exceptions.RayActorError, StopIteration) as error:
-            with suppress(Exception):
-                for actor in actors:
-                    ray.kill(actor)
             raise ValueError(
-                f"a rank was lost with its machine ({str(error).strip().partition(chr(10))[0]}); "
+                f"a rank was lost with its machine ({first_line(error)}); "
                 "continue from the newest checkpoint with: turnwise cluster resume RUN"
             ) from error
+        except exceptions.RayTaskError as error:
+            raise ValueError(f"a rank could not start: {error.cause}") from error
     return next((code for code in codes if code), 0)
