@@ -18,7 +18,7 @@ import pytest
 from tests.engine.local_servers import served_processes
 from tests.train.small_runs import Screen, rows, small_recipe
 from turnwise.cluster.ray_ranks import run_ranks
-from turnwise.recipe.schema import ClusterChoice
+from turnwise.recipe.machines import ClusterChoice
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import read_groups
 from turnwise.train.stages import train

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from turnwise.cluster.troupe import LostError, Troupe
-from turnwise.recipe.schema import ClusterChoice
+from turnwise.recipe.machines import ClusterChoice
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.rollout.scheduler import play_all
 from turnwise.types import StopReason, Trajectory

@@ -15,7 +15,7 @@ from tests.train.small_runs import ENVS, Screen, played, rows, run, small_recipe
 from tests.train.test_ranked_runs import run_on
 from turnwise.audit.verify import verify_run
 from turnwise.policy.text import TextPolicy
-from turnwise.recipe.schema import EngineChoice
+from turnwise.recipe.machines import EngineChoice
 from turnwise.train.stages import train
 
 

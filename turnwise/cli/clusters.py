@@ -50,7 +50,7 @@ def resume(
 def _run(command: str, arguments: list[str] | None, ranks: int, cpus: float, gpus: float, address: str | None) -> None:
     with one_message():
         from turnwise.cluster.ray_ranks import run_ranks
-        from turnwise.recipe.schema import ClusterChoice
+        from turnwise.recipe.machines import ClusterChoice
 
         choice = ClusterChoice(players=ranks, cpus=cpus, gpus=gpus, address=address)
         code = run_ranks([command, *(arguments or [])], choice=choice, ranks=ranks, show=typer.echo)

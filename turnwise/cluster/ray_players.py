@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from turnwise.cluster.actor import Build, PlayerActor
 from turnwise.cluster.troupe import LostError
-from turnwise.recipe.schema import ClusterChoice
+from turnwise.recipe.machines import ClusterChoice
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.types import Trajectory
 

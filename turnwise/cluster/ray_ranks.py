@@ -12,7 +12,7 @@ from typing import Any
 
 from turnwise.cluster.ray_players import connect, first_line, import_ray
 from turnwise.keeper import keep
-from turnwise.recipe.schema import ClusterChoice
+from turnwise.recipe.machines import ClusterChoice
 
 _PLACE_SECONDS = 120.0
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from turnwise.envs.faults import EpisodeError
 from turnwise.envs.workers import Host
-from turnwise.recipe.schema import ClusterChoice
+from turnwise.recipe.machines import ClusterChoice
 from turnwise.rollout.agents import RandomAgent
 from turnwise.rollout.episode import Episode, EpisodeSpec, Limits
 from turnwise.types import Trajectory

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
+from pydantic import Field, field_serializer, field_validator, model_validator
 
 from turnwise.algorithm import Algorithm, Part
 from turnwise.envs.process import EnvSource
 from turnwise.envs.wrappers.named import read_choice
-from turnwise.outside import is_outside
+from turnwise.frozen_settings import Settings
+from turnwise.recipe.machines import ClusterChoice, EngineChoice
 
 Mode = Literal["off", "warn", "act"]
 Stage = Literal["imitation", "reinforcement", "preference"]
@@ -19,12 +20,6 @@ Schedule = Literal["constant", "linear", "cosine"]
 CONTEXT = 2048
 """Maximum tokens per episode unless the recipe or the model sets less: long episodes take slots in the engine."""
 Share = Annotated[float, Field(ge=0, lt=1)]
-
-
-class Settings(BaseModel):
-    """Base of all sections: frozen, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class LoraChoice(Settings):
@@ -102,102 +97,6 @@ class Rollout(Settings):
     lockstep: bool | None = None
     """The engine waits for every episode, so that equal seeds give equal bits whatever the timing. None: on where
     that costs nothing, which is synchronous runs in environments that answer inline."""
-
-
-class StartChoice(Settings):
-    """Servers to start on this machine. In YAML `start: 2` is short for `start: {servers: 2}`."""
-
-    servers: int = Field(default=1, ge=1)
-    """How many, each with a copy of the model."""
-    python: str = ""
-    """The interpreter of the environment that has the server installed; empty: the trainer's own."""
-    devices: tuple[str, ...] = ()
-    """CUDA devices of each server, such as "1" or "2,3"; empty: all that the trainer sees."""
-    arguments: tuple[str, ...] = ()
-    """More arguments of the server's command."""
-    env: dict[str, str] = {}
-    """More environment variables of the server."""
-    seconds: float = Field(default=600.0, gt=0)
-    """How long a server may take until it answers."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        return {"servers": value} if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-class EngineChoice(Settings):
-    """What samples the tokens. In YAML `engine: torch` is short for `engine: {kind: torch}`."""
-
-    kind: str = "torch"
-    """torch samples in this process, from the learner's own weights; turnwise, vllm and sglang on servers; or a class
-    as package.module:Class."""
-    urls: tuple[str, ...] | dict[str, tuple[str, ...]] = ()
-    """Servers such as http://127.0.0.1:8100; where several models play, a list for each by its name."""
-    start: StartChoice | None = None
-    """Start servers on this machine, in place of urls; they end with the run, however it ends."""
-    memory_gib: float = Field(default=0.5, gt=0)
-    """Memory for keys and values."""
-    options: dict[str, Any] = {}
-    """Arguments of the engine; torch takes max_batch, chunk_tokens, share_prompts, recompute and release (while no
-    episode is open, the memory of keys and values is free for the learner); servers take seconds (for an answer),
-    load_seconds (for new weights) and dtype (bf16 if they compute in it)."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        return {"kind": value} if isinstance(value, str) else value
-
-    @field_validator("kind")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in ("torch", "turnwise", "vllm", "sglang") and not is_outside(value):
-            raise ValueError("choose torch, turnwise, vllm, sglang, or a class as package.module:Class")
-        return value
-
-    @field_validator("urls")
-    @classmethod
-    def _addresses(cls, value: Any) -> Any:
-        named = [url for urls in value.values() for url in urls] if isinstance(value, dict) else list(value)
-        if wrong := [url for url in named if not url.startswith(("http://", "https://"))]:
-            raise ValueError(f"{wrong[0]!r} is not an address such as http://127.0.0.1:8100")
-        if twice := [url for url in named if named.count(url) > 1]:
-            raise ValueError(f"{twice[0]} is named twice; a server has one model")
-        return value
-
-    def urls_of(self, voices: Sequence[str]) -> dict[str, tuple[str, ...]]:
-        """The servers of every model that plays; a plain list belongs to the only one."""
-        if not isinstance(self.urls, dict):
-            return {voice: self.urls if len(voices) == 1 else () for voice in voices}
-        if unknown := [name for name in self.urls if name not in voices]:
-            raise ValueError(f"engine.urls: {unknown[0]} plays nothing; those that play are {', '.join(voices)}")
-        return {voice: self.urls.get(voice, ()) for voice in voices}
-
-
-class ClusterChoice(Settings):
-    """Who plays, on many machines. In YAML `cluster: 8` is short for `cluster: {players: 8}`. Needs turnwise[ray]."""
-
-    players: int = Field(default=2, ge=1)
-    """Processes that play episodes, on any machines of the Ray cluster."""
-    address: str | None = None
-    """Of the cluster: host:port, or auto. None: RAY_ADDRESS if that is set, else Ray is started on this machine."""
-    cpus: float = Field(default=1.0, gt=0)
-    """CPUs that each player needs."""
-    gpus: float = Field(default=0.0, ge=0)
-    """GPUs that each player needs. With torch as the engine it samples on its own copy of the model."""
-    at_once: int = Field(default=32, ge=1)
-    """Episodes that one player plays at a time."""
-    episode_seconds: float = Field(default=3600.0, gt=0)
-    """A player that takes longer for one episode, or for new weights, is replaced."""
-    start_seconds: float = Field(default=300.0, gt=0)
-    """How long to wait while there is no player at all."""
-    losses: int = Field(default=100, ge=0)
-    """Lost players that are replaced before the run ends."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        return {"players": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 class Train(Settings):

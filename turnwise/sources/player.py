@@ -13,7 +13,8 @@ from turnwise.engine.kinds import IN_PROCESS, check_engine, make_engines
 from turnwise.engine.remote import RemoteEngine, ServerStanding
 from turnwise.policy.rendering import Renderer
 from turnwise.ranks import ALONE, Ranks
-from turnwise.recipe.schema import CONTEXT, EngineChoice, Rollout
+from turnwise.recipe.machines import EngineChoice
+from turnwise.recipe.schema import CONTEXT, Rollout
 from turnwise.rollout.agents import Agent, PoolAgent
 from turnwise.rollout.episode import EpisodeSpec, Limits
 from turnwise.rollout.policy_agent import PolicyAgent
