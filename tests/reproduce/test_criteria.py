@@ -64,7 +64,8 @@ def test_a_criterion_says_what_it_asks_for():
             "'rebm' is not one of the arms rebn, undiscounted",
         ),
         ("minus: rebn", "minus: rebm", "'rebm' is not one of the arms"),
-        ("metric: turns", "metric: tokens", r"criteria\.1\.metric: Input should be 'success', 'turns' or 'reward'"),
+        ("minus: rebn", "minus: rebn, over: rebn", "either minus or over; give one of them"),
+        ("minus: rebn", "over: undiscounted", "over itself is always 1"),
         ("at_least: 0.95", "decides: true", r"criteria\.0: a criterion has either at_least or at_most"),
         ("at_least: 0.95", "at_least: 0.9, at_most: 1", "either at_least or at_most"),
         ("at_least: 0.95", "at_leest: 0.95", r"criteria\.0\.at_leest"),
@@ -89,8 +90,10 @@ def runs(arm, success, turns):
     return [
         {
             "arm": arm, "rate": 1e-3, "updates": 2, "lag": 0, "seed": seed, "final": success, "area": success,
-            "final_turns": of_seed, "final_reward": success, "collapse": None, "applied_rate": 1e-3,
-            "clip_fraction": 0.1, "gradient_tail": 2.0, "scale": None, "explained_variance": None,
+            "collapse": None, "applied_rate": 1e-3, "clip_fraction": 0.1, "gradient_tail": 2.0, "scale": None,
+            "explained_variance": None, "first": {"eval/turns": of_seed + 2, "eval/meteor": 0.2},
+            "last": {"eval/success": success, "eval/turns": of_seed, "eval/reward": success, "eval/meteor": 0.5},
+            "peak": {"eval/turns": 9.0}, "mean": {"loss/clip_fraction": 0.25},
         }
         for seed, of_seed in enumerate(turns)
     ]  # fmt: skip
@@ -120,6 +123,29 @@ def test_each_part_of_a_claim_has_its_verdict(claim, tmp_path):
         "| rebn | 0.001 | 2 | 0 | 3 | 0.99 (0.99 to 0.99) | 5.20 (4.70 to 5.70) | 0.99 (0.99 to 0.99) | 0.99 |" in text
     )
     assert not (tmp_path / "rates.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"metric": "eval/meteor", "over": "start", "at_least": 1.5}, "2.50 (95% 2.50 to 2.50), 3 seeds"),
+        ({"metric": "turns", "minus": "start", "at_most": 0}, "-2.00 (95% -2.00 to -2.00), 3 seeds"),
+        ({"metric": "turns", "peak": True, "at_most": 9}, "9.00 (95% 9.00 to 9.00), 3 seeds"),
+        ({"metric": "loss/clip_fraction", "over": "undiscounted", "at_least": 1}, "1.00 (95% 1.00 to 1.00), 3 seeds"),
+    ],
+)
+def test_a_criterion_may_be_about_any_metric_a_ratio_the_start_or_the_peak(claim, asked, text):
+    claim = claim.model_copy(update={"criteria": [Criterion.model_validate({"arm": "rebn", **asked})]})
+    rows = [*runs("rebn", 0.99, [5.0, 5.2, 5.4]), *runs("undiscounted", 0.98, [6.1, 6.2, 6.3])]
+    (finding,) = judge(claim, claim.scale("cpu"), rows)
+    assert (finding.outcome, finding.text) == ("pass", text)
+
+
+def test_a_metric_that_the_runs_lack_is_named(claim):
+    claim = claim.model_copy(update={"criteria": [criterion(arm="rebn", metric="eval/metoer", at_least=1)]})
+    rows = runs("rebn", 0.99, [5.0, 5.2, 5.4])
+    with pytest.raises(ValueError, match="the runs of rebn have no metric eval/metoer"):
+        judge(claim, claim.scale("cpu"), rows)
 
 
 def test_nothing_is_decided_while_a_run_that_a_criterion_reads_is_missing(claim):

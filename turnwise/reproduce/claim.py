@@ -31,6 +31,8 @@ class ArmChoice(_Section):
     """Replay the scales of this other arm on the same seed, in random order."""
     epoch_share: float = Field(default=1.0, gt=0, le=1)
     """Of the cell's passes over a rollout."""
+    rate_share: float = Field(default=1.0, gt=0)
+    """Of the cell's learning rate, for a method whose losses are of another size."""
 
     @property
     def source(self) -> str | None:
@@ -51,6 +53,14 @@ class Cells(_Section):
     """None: all of them."""
 
 
+class PairChoice(_Section):
+    """Pairs from the environment's expert: two answers to a task, of which the one with more reward is chosen."""
+
+    count: int = Field(ge=1)
+    noise: float = Field(default=0.0, ge=0)
+    """0: the better answer is always chosen. Else by chance, with probability σ(difference / noise)."""
+
+
 class Start(_Section):
     """How the common start of all arms is made, once for each seed."""
 
@@ -58,6 +68,8 @@ class Start(_Section):
     """A model that depends on the seed, such as `pico-{seed}`; None: the recipe's."""
     slips: float | None = Field(default=None, ge=0, lt=1)
     """Imitate an expert with this share of random words, failures included; None: the unchanged expert."""
+    pairs: PairChoice | None = None
+    """Preferences for arms whose settings name the file `{pairs}`."""
     slip: Slip = "word"
     """What is randomised: single words, for `lookup/…`, or whole `action`s, for any environment."""
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from turnwise.evaluate.results import read_result
 from turnwise.recipe.schema import Recipe
 from turnwise.reproduce.adaptation import adapted, note_settings, require_same_study
 from turnwise.reproduce.claim import Claim
+from turnwise.reproduce.expert_pairs import write_pairs
 from turnwise.reproduce.plan import FACTORS, StudyRun, run_recipe, source_run, start_recipe, study_runs
 from turnwise.reproduce.slips import write_slips
 from turnwise.runs.checkpoints import Checkpoints
@@ -107,7 +109,13 @@ class Study:
         )
 
     def _run_recipe(self, run: StudyRun) -> Recipe:
-        return run_recipe(self.claim, self.scale, run, model=self._model(run.seed), output=self.output)
+        model, pairs = self._model(run.seed), self._pairs(run.seed)
+        wanted = self.scale.start.pairs
+        if wanted is not None and not pairs.exists():
+            pairs.parent.mkdir(parents=True, exist_ok=True)
+            env = self._start_recipe(run.seed).env
+            write_pairs(pairs, env, count=wanted.count, noise=wanted.noise, seed=run.seed)
+        return run_recipe(self.claim, self.scale, run, model=model, output=self.output, pairs=pairs)
 
     def _can_begin(self, run: StudyRun) -> bool:
         """Whether the run's inputs exist."""
@@ -137,6 +145,9 @@ class Study:
     def _chats(self, seed: int) -> Path:
         return self._start(seed).with_name(f"seed-{seed}.jsonl")
 
+    def _pairs(self, seed: int) -> Path:
+        return self._start(seed).with_name(f"seed-{seed}-pairs.jsonl")
+
 
 def perform_for_numbers(job: Job) -> str:
     """Complete a run, and keep what the verdict and the controls need."""
@@ -164,4 +175,20 @@ def _row(run: StudyRun, folder: Path) -> dict[str, Any]:
     curve = [[row["step"], row["eval/success"]] for row in journals.evals if row.get("eval/success") is not None]
     rate = [row["train/learning_rate"] for row in journals.metrics if "train/learning_rate" in row]
     del result["folder"]
-    return {**asdict(run.cell), **result, "applied_rate": max(rate, default=None), "curve": curve}
+    return {
+        **asdict(run.cell),
+        **result,
+        "applied_rate": max(rate, default=None),
+        "curve": curve,
+        "first": _of_all(journals.evals[:1], max),
+        "last": _of_all(journals.evals[-1:], max),
+        "peak": _of_all(journals.evals, max),
+        "mean": _of_all(journals.metrics, fmean),
+    }
+
+
+def _of_all(rows: Sequence[Mapping[str, Any]], summarize: Callable[[list[float]], float]) -> dict[str, float]:
+    """Each metric of some rows as one number, without those that say nothing of the policy."""
+    names = dict.fromkeys(name for row in rows for name in row if not name.startswith(("time/", "step")))
+    found = {name: [row[name] for row in rows if isinstance(row.get(name), int | float)] for name in names}
+    return {name: round(summarize(values), 6) for name, values in found.items() if values}

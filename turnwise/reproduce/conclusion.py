@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import fmean, median
 
 from turnwise.reproduce.claim import Claim, StudyScale
-from turnwise.reproduce.criteria import COLUMNS, Metric
 from turnwise.reproduce.figure import Point, draw_rates
 from turnwise.reproduce.plan import Cell, block_cells, study_runs
 from turnwise.reproduce.table import Row, Table, final_interval
@@ -51,8 +50,7 @@ def _lines(claim: Claim, scale: StudyScale, table: Table, findings: Sequence[Jud
     yield ""
     if not all(finding.decides for finding in findings):
         yield "Criteria in italics do not decide the claim; they say more about the effect and its cause.\n"
-    spoken = {criterion.metric for criterion in claim.criteria}
-    metrics: list[Metric] = [metric for metric in COLUMNS if metric == "success" or metric in spoken]
+    metrics = list(dict.fromkeys(["success", *(criterion.metric for criterion in claim.criteria)]))
     for name, block in scale.blocks.items():
         rows = [line for cell in block_cells(scale, block) if (line := _cell_line(table, cell, metrics))]
         if rows:
@@ -62,14 +60,14 @@ def _lines(claim: Claim, scale: StudyScale, table: Table, findings: Sequence[Jud
             yield ""
 
 
-def _header(metrics: Sequence[Metric]) -> str:
+def _header(metrics: Sequence[str]) -> str:
     ends = ["final (95%)" if metric == "success" else f"{metric} (95%)" for metric in metrics]
     columns = ["arm", "rate", "updates", "lag", "n", *ends, "area", "collapsed", "clip fraction"]
     columns += ["gradient p99 / median", "scale", "explained variance"]
     return f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
 
 
-def _cell_line(table: Table, cell: Cell, metrics: Sequence[Metric]) -> str:
+def _cell_line(table: Table, cell: Cell, metrics: Sequence[str]) -> str:
     runs = list(table.seeds(cell).values())
     if not runs:
         return ""
@@ -90,7 +88,7 @@ def _cell_line(table: Table, cell: Cell, metrics: Sequence[Metric]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _end(table: Table, cell: Cell, metric: Metric) -> str:
+def _end(table: Table, cell: Cell, metric: str) -> str:
     """Mean and interval of the runs' final values; for one run just its value."""
     found = final_interval(table, cell, metric)
     if found is None:

@@ -1,4 +1,4 @@
-"""A claim's own criteria: a mean over seeds, or a difference paired by seed, compared with a bound."""
+"""A claim's own criteria: a mean over seeds, or a difference or ratio paired by seed, compared with a bound."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from turnwise.evaluate.statistics import Interval, mean_interval
 from turnwise.words import counted
 
-Metric = Literal["success", "turns", "reward"]
-COLUMNS: Mapping[Metric, str] = {"success": "final", "turns": "final_turns", "reward": "final_reward"}
-"""Where a row of `results.json` holds the metric."""
+START = "start"
+"""Stands for an arm in `minus` and `over`: the same runs before their first step."""
 _FEWEST = 3  # seeds: an interval of two says almost nothing
 Outcome = Literal["pass", "fail", "not decided"]
 
@@ -25,9 +24,14 @@ class Criterion(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     arm: str
     minus: str | None = None
-    """Judge the difference from this other arm on the same seeds; None: the arm alone."""
-    metric: Metric
-    """Of the last held-out evaluation."""
+    """Judge the difference from this other arm on the same seeds, or from the runs' own `start`."""
+    over: str | None = None
+    """Judge the ratio to it."""
+    metric: str
+    """`success`, `turns` and `reward`, or any `eval/…` metric: of the last held-out evaluation. Any other metric of
+    `metrics.jsonl`: its mean over the steps."""
+    peak: bool = False
+    """Of the evaluation that has most of it, in place of the last."""
     at_least: float | None = None
     at_most: float | None = None
     decides: bool = True
@@ -39,33 +43,49 @@ class Criterion(BaseModel):
     def _sensible(self) -> Criterion:
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError("a criterion has either at_least or at_most; give one of them")
+        if self.minus is not None and self.over is not None:
+            raise ValueError("a criterion has either minus or over; give one of them")
         if self.minus == self.arm:
             raise ValueError(f"{self.arm!r} minus itself is always 0; compare it with another arm")
+        if self.over == self.arm:
+            raise ValueError(f"{self.arm!r} over itself is always 1; compare it with another arm")
         return self
+
+    @property
+    def other(self) -> str | None:
+        """What the arm is compared with."""
+        return self.minus or self.over
 
     @property
     def arms(self) -> list[str]:
         """The arms whose runs it reads."""
-        return [self.arm] if self.minus is None else [self.arm, self.minus]
+        return [self.arm] if self.other in (None, START) else [self.arm, self.other]
 
     @property
     def name(self) -> str:
         """`turns of rebn-undiscounted minus rebn at least 0.5`."""
         bound = f"at most {self.at_most:g}" if self.at_least is None else f"at least {self.at_least:g}"
-        return f"{self.metric} of {' minus '.join(self.arms)} {bound}"
+        metric = f"peak of {self.metric}" if self.peak else self.metric
+        compared = f" {'minus' if self.minus else 'over'} {self.other}" if self.other else ""
+        return f"{metric} of {self.arm}{compared} {bound}"
 
     def judge(self, values: Sequence[Mapping[int, float]]) -> tuple[Outcome, str]:
-        """The outcome and its numbers, from the metric by seed of each of its arms.
+        """The outcome and its numbers, from the metric by seed: of the arm, and of what it is compared with.
 
         Student's 95% interval decides: it is on the right side of the bound, on the wrong side, or spans it.
         """
         seeds = sorted(set.intersection(*(set(of_arm) for of_arm in values)))
         if len(seeds) < _FEWEST:
             return "not decided", f"too few seeds: {len(seeds)} of the {_FEWEST} that an interval needs"
-        sample = [values[0][seed] - (values[1][seed] if len(values) > 1 else 0.0) for seed in seeds]
+        sample = [self._compare(*(of_arm[seed] for of_arm in values)) for seed in seeds]
         interval = mean_interval(sample)
         text = f"{self._spell(fmean(sample))} (95% {self._spell(interval.low)} to {self._spell(interval.high)})"
         return self._side(interval), f"{text}, {counted(len(seeds), 'seed')}"
+
+    def _compare(self, value: float, other: float = 0.0) -> float:
+        if self.over is None:
+            return value - other
+        return value / other if other else inf
 
     def _side(self, interval: Interval) -> Outcome:
         low, high = (-inf if self.at_least is None else self.at_least), (inf if self.at_most is None else self.at_most)

@@ -13,6 +13,7 @@ from turnwise.recipe.layers import join, read_layers
 from turnwise.recipe.loading import load_recipe
 from turnwise.recipe.schema import Recipe
 from turnwise.reproduce.claim import Cells, Claim, StudyScale
+from turnwise.reproduce.expert_pairs import fill_in
 from turnwise.runs.journal import read_journal
 
 FACTORS = "factors.json"
@@ -86,11 +87,13 @@ def source_run(claim: Claim, run: StudyRun) -> StudyRun | None:
     return StudyRun(cell=cell, seed=run.seed)
 
 
-def run_recipe(claim: Claim, scale: StudyScale, run: StudyRun, *, model: str, output: Path) -> Recipe:
-    """The run's recipe; `model` is its start. What it needs from another run must exist."""
+def run_recipe(
+    claim: Claim, scale: StudyScale, run: StudyRun, *, model: str, output: Path, pairs: Path | None = None
+) -> Recipe:
+    """The run's recipe; `model` is its start, `pairs` its preferences. What it needs from another run must exist."""
     choice, cell = claim.arms[run.cell.arm], run.cell
     algorithm = {**choice.settings.get("algorithm", {}), **_passes(scale, cell, choice.epoch_share)}
-    rate = cell.rate
+    rate = cell.rate * choice.rate_share
     source = source_run(claim, run)
     if source is not None and choice.matched is not None:
         rate *= mean_scale(source.folder(output))
@@ -106,7 +109,7 @@ def run_recipe(claim: Claim, scale: StudyScale, run: StudyRun, *, model: str, ou
         "model": {"name": model},
         "sft": None,
     }
-    return _load(claim, scale, overrides)
+    return _load(claim, scale, overrides if pairs is None else fill_in(overrides, pairs))
 
 
 def start_recipe(claim: Claim, scale: StudyScale, seed: int, *, chats: Path) -> Recipe:

@@ -9,10 +9,12 @@ import numpy as np
 
 from turnwise.evaluate.statistics import Interval, mean_interval
 from turnwise.reproduce.claim import StudyScale
-from turnwise.reproduce.criteria import COLUMNS, Metric
+from turnwise.reproduce.criteria import START, Criterion
 from turnwise.reproduce.plan import Cell, study_runs
 
 Row = Mapping[str, Any]
+SHORT: Mapping[str, str] = {"success": "eval/success", "turns": "eval/turns", "reward": "eval/reward"}
+"""Short names of metrics."""
 
 
 class Table:
@@ -32,9 +34,16 @@ class Table:
         """Held-out success at the end, by seed."""
         return self.values(cell, "success")
 
-    def values(self, cell: Cell, metric: Metric) -> dict[int, float]:
-        """A metric of the last held-out evaluation, by seed."""
-        return {seed: row[COLUMNS[metric]] for seed, row in sorted(self.seeds(cell).items())}
+    def values(self, cell: Cell, metric: str, at: str = "last") -> dict[int, float]:
+        """A metric by seed: of the `first`, `last` or `peak` evaluation, or its mean over the steps."""
+        return {seed: _value(row, metric, at) for seed, row in sorted(self.seeds(cell).items())}
+
+    def compared(self, criterion: Criterion, cells: Sequence[Cell]) -> list[dict[int, float]]:
+        """What a criterion judges: the numbers of its arm, and of what that is compared with."""
+        found = [self.values(cell, criterion.metric, "peak" if criterion.peak else "last") for cell in cells]
+        if criterion.other == START:
+            found.append(self.values(cells[0], criterion.metric, "first"))
+        return found
 
     def collapsed(self, cell: Cell) -> int:
         """How many runs of the cell collapsed."""
@@ -51,7 +60,7 @@ class Table:
         return [name for name in names if len(self.curve(scale, name)) > 1]
 
 
-def final_interval(table: Table, cell: Cell, metric: Metric = "success") -> tuple[float, Interval] | None:
+def final_interval(table: Table, cell: Cell, metric: str = "success") -> tuple[float, Interval] | None:
     """Mean and 95% interval of the cell's final values; success is between 0 and 1."""
     finals = list(table.values(cell, metric).values())
     if len(finals) < 2:
@@ -69,3 +78,13 @@ def missing_runs(scale: StudyScale, table: Table, cells: Collection[Cell]) -> st
         return "this scale has no such runs"
     missing = sum(run.seed not in table.seeds(run.cell) for run in planned)
     return f"{missing} of {len(planned)} runs are missing" if missing else ""
+
+
+def _value(row: Row, metric: str, at: str) -> float:
+    if (metric, at) == ("success", "last"):
+        return row["final"]  # a run that stopped early keeps its last value
+    name = SHORT.get(metric, metric)
+    found = row[at if name.startswith("eval/") else "mean"].get(name)
+    if found is None:
+        raise ValueError(f"the runs of {row['arm']} have no metric {metric}; name one of their evals or metrics")
+    return found

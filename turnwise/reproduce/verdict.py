@@ -97,7 +97,7 @@ def _criterion(criterion: Criterion, scale: StudyScale, table: Table) -> Judgeme
     cells = [stress_cell(scale, arm) for arm in criterion.arms]
     outcome: Outcome = "not decided"
     if not (text := missing_runs(scale, table, cells)):
-        outcome, text = criterion.judge([table.values(cell, criterion.metric) for cell in cells])
+        outcome, text = criterion.judge(table.compared(criterion, cells))
     return Judgement(
         criterion=criterion.name, outcome=outcome, text=text, decides=criterion.decides, part=criterion.part
     )
