@@ -37,10 +37,10 @@ def _pair(env: Env, task: Any, rng: Random, noise: float) -> dict[str, str]:
 def _two(env: Env, task: Any, rng: Random) -> tuple[str, tuple[str, str], float]:
     """The prompt, two answers with the better one first, and by how much it is better."""
     for _ in range(_DRAWS):
-        (prompt, *first), (_, *second) = (_answer(env, task, rng) for _ in range(2))
-        (low, worse), (high, better) = sorted([(first[1], first[0]), (second[1], second[0])])
-        if high > low:
-            return prompt, (better, worse), high - low
+        prompt, first, earned = _answer(env, task, rng)
+        _, second, other = _answer(env, task, rng)
+        if earned != other:
+            return prompt, (first, second) if earned > other else (second, first), abs(earned - other)
     raise ValueError(f"the expert's answers to {task!r} never differ in reward; start.pairs needs answers that do")
 
 
