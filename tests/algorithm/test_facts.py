@@ -175,8 +175,8 @@ def test_every_axis_says_what_its_parts_are_handed() -> None:
 
 
 def test_a_neutral_part_says_so() -> None:
-    for axis, kind in (("mismatch", "none"), ("scale", "none"), ("normalizer", "none"), ("advantage", "none")):
-        assert Trait.NEUTRAL in facts_of(AXES[axis][kind], {})
+    for axis in ("mismatch", "scale", "normalizer", "advantage", "extrapolate"):
+        assert Trait.NEUTRAL in facts_of(AXES[axis]["none"], {})
 
 
 def test_the_exact_kl_from_the_reference_is_what_it_says_with_its_gradient() -> None:

@@ -66,11 +66,12 @@ CASES: dict[str, Case] = {
     "a tied head": (tied_policy, preset("ppo"), {}),
     "layers that are recomputed": (checkpointed_policy, preset("ppo"), {}),
     "half precision": (half_policy, preset("grpo"), {}),
+    "extrapolation": (make_policy, row("grpo", {"epochs": 2, "extrapolate": "parameters"}), {}),
     "half precision rounded by chance": (half_policy, preset("grpo"), {"masters": "stochastic", "moments": "bf16"}),
 }
 
 
-RESUMED = ("LoRA and a critic", "half precision", "a tied head")
+RESUMED = ("LoRA and a critic", "half precision", "a tied head", "extrapolation")
 
 
 def make_learner(case: Case, ranks: Ranks) -> Learner:

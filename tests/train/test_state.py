@@ -18,6 +18,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "separate critic": ("st-ppo", {"minibatches": 2}, {}),
     "shared critic": ("st-ppo", {"minibatches": 2}, {"critic": "shared"}),
     "no critic": ("rebn", {}, {}),
+    "extrapolation": ("rebn", {"epochs": 2, "extrapolate": {"kind": "parameters", "alpha": 0.5}}, {}),
     "critic in warm-up": ("ppo", {"critic": {"level": "token", "warmup": 5}, "minibatches": 2}, {}),
 }
 
@@ -36,6 +37,9 @@ def assert_same(learner: Learner, other: Learner) -> None:
             assert set(mine.tensors()) == set(theirs.tensors())
             assert all(torch.equal(tensor, theirs.tensors()[name]) for name, tensor in mine.tensors().items())
     assert learner.state_dict() == other.state_dict()
+    before, others = (each.extrapolation.before if each.extrapolation else {} for each in (learner, other))
+    assert set(before) == set(others)
+    assert all(torch.equal(weight, others[name]) for name, weight in before.items())
 
 
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "adapter"])

@@ -91,6 +91,12 @@ class RegularizerPart(Protocol):
     def __call__(self, batch: TokenBatch, scores: Scores, /) -> Tensor | Terms: ...
 
 
+class ExtrapolatePart(Protocol):
+    """A weight after a step, from what the updates of this step and of the step before made of it."""
+
+    def __call__(self, now: Tensor, before: Tensor, /) -> Tensor: ...
+
+
 class ValueLossPart(Protocol):
     """The critic's loss at every token."""
 
@@ -131,13 +137,14 @@ SURROGATE = Axis[SurrogatePart]("surrogate", "surrogates:SURROGATES", SurrogateP
 SCALE = Axis[ScalePart]("scale", "scales:SCALES", ScalePart.__call__)
 WEIGHTS = Axis[WeightsPart]("weights", "weights:WEIGHTS", WeightsPart.__call__)
 REGULARIZERS = Axis[RegularizerPart]("regularizers", "regularizers:REGULARIZERS", RegularizerPart.__call__)
+EXTRAPOLATE = Axis[ExtrapolatePart]("extrapolate", "extrapolations:EXTRAPOLATIONS", ExtrapolatePart.__call__)
 VALUE_LOSS = Axis[ValueLossPart]("value_loss", "values:VALUE_LOSSES", ValueLossPart.__call__)
 
 _ALL: Mapping[str, Axis[Any]] = {
     axis.name: axis
     for axis in (
         *(SAMPLING, FILTERS, REWARD, ADVANTAGE, NORMALIZER, RATIO, MISMATCH, SURROGATE, SCALE, WEIGHTS),
-        *(REGULARIZERS, VALUE_LOSS),
+        *(REGULARIZERS, EXTRAPOLATE, VALUE_LOSS),
     )
 }
 

@@ -57,6 +57,8 @@ class Algorithm(BaseModel):
     scale: Part = NONE
     weights: Part = Part(kind="token-mean")
     regularizers: tuple[Part, ...] = ()
+    extrapolate: Part = NONE
+    """What follows all updates of a step."""
     critic: Critic = Field(default_factory=Critic)
     epochs: int = Field(default=1, ge=1, strict=True)
     minibatches: int = Field(default=1, ge=1, strict=True)
@@ -66,7 +68,8 @@ class Algorithm(BaseModel):
     """What forms a group: the tries of one seat at a task, or of all seats that the policy plays."""
 
     @field_validator(
-        "sampling", "advantage", "normalizer", "ratio", "mismatch", "surrogate", "scale", "weights", mode="after"
+        *("sampling", "advantage", "normalizer", "ratio", "mismatch", "surrogate", "scale", "weights", "extrapolate"),
+        mode="after",
     )
     @classmethod
     def _complete_part(cls, part: Part, info: ValidationInfo) -> Part:

@@ -89,7 +89,7 @@ def take_step(piece: Piece, step: Step) -> None:
         random = random_bits(step.key, piece.start, first)
         _write_moment(kept, "exp_avg", first, random & _LOW_16)
         _write_moment(kept, "exp_avg_sq", second, random >> 16)
-    _write_master(piece, master, step)
+    write_master(piece.weight, kept, master, start=piece.start, key=step.weight_key)
 
 
 def read_master(weight: Tensor, kept: Mapping[str, Tensor]) -> Tensor:
@@ -110,18 +110,20 @@ def read_moment(kept: Mapping[str, Tensor], name: str) -> Tensor:
     return kept[name].float()
 
 
-def _write_master(piece: Piece, master: Tensor, step: Step) -> None:
-    if piece.weight.dtype == torch.float32:
-        return
-    if "residual" in piece.kept:
-        half, residual = split(master)
-        piece.weight.copy_(half)
-        piece.kept["residual"].copy_(residual)
-    elif "master" in piece.kept:
-        piece.weight.copy_(master)
+def write_master(weight: Tensor, kept: Mapping[str, Tensor], wide: Tensor, *, start: int, key: int) -> None:
+    """Keep a flat piece of a weight that is given in single precision; `key` is for rounding by chance."""
+    if weight.dtype == torch.float32:
+        weight.copy_(wide)
+    elif "residual" in kept:
+        half, residual = split(wide)
+        weight.copy_(half)
+        kept["residual"].copy_(residual)
+    elif "master" in kept:
+        kept["master"].copy_(wide)
+        weight.copy_(wide)
     else:
-        random = random_bits(step.weight_key, piece.start, master)
-        piece.weight.copy_(round_by_chance(master, random & _LOW_16))
+        random = random_bits(key, start, wide)
+        weight.copy_(round_by_chance(wide, random & _LOW_16))
 
 
 def _write_moment(kept: Mapping[str, Tensor], name: str, wide: Tensor, random_16: Tensor) -> None:

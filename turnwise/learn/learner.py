@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from turnwise.algorithm import Algorithm, Loss, Need, apply_filters, compute_credit, compute_loss, make_scale
 from turnwise.batch import Scores, TokenBatch
 from turnwise.learn.batches import minibatches, no_scores, passes, score_in_parts, share_of, split_idle
+from turnwise.learn.extrapolation import Extrapolation
 from turnwise.learn.optimizer import Optimizer
 from turnwise.learn.provision import require_provided, require_shardable, unmet
 from turnwise.learn.reporting import Reading, Report, Update, badness, reading_of, report_of
@@ -80,6 +81,7 @@ class Learner:
         if self.critic is not None:
             self.critic_optimizer = self._adam(self.critic.trainable(), weight_decay=0.0)
         self.scale = make_scale(row)
+        self.extrapolation = Extrapolation.of(row, self.optimizer)
         self.updates = 0
         """Optimiser steps so far; the critic's warm-up uses it."""
         self.rate_factor = 1.0
@@ -112,7 +114,11 @@ class Learner:
         rng = random.Random(f"{self.seed}:{step}:minibatches")
         parts = minibatches(batch, epochs=self.row.epochs, count=self.row.minibatches, rng=rng, ranks=self.ranks)
         updates = [self._update(part, step, number, allows) for number, part in enumerate(parts)]
-        return report_of(self.row, batch, updates, rate=self._rate(step), ranks=self.ranks)
+        report = report_of(self.row, batch, updates, rate=self._rate(step), ranks=self.ranks)
+        if self.extrapolation is not None and any(update.taken for update in updates):
+            with self.hold():
+                report.metrics["train/extrapolated"] = self.extrapolation.take(self.ranks)
+        return report
 
     def score(self, batch: TokenBatch, policy: Scorer | None = None) -> Tensor:
         """Log-probs of the batch's tokens under the current policy, or under `policy`."""

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from turnwise.learn.adam import Piece, Step, read_master, read_moment, take_step
+from turnwise.learn.adam import Piece, Step, read_master, read_moment, take_step, write_master
 from turnwise.learn.encodings import BLOCK, encode_signed, encode_square, random_key, split
 from turnwise.learn.offload import pinned, step_offloaded
 from turnwise.policy.sharding import is_sharded, local, rows_of
@@ -89,15 +89,15 @@ class Optimizer:
             gradient.mul_(scale)
         # In single precision: a norm in bf16 has two digits.
         norms = {name: torch.linalg.vector_norm(each, dtype=torch.float32) for name, each in gradients.items()}
-        total = self._norm_over(ranks, norms)
+        total = self.norm_over(ranks, norms)
         factor = (limit / (total + _EPS)).clamp(max=1.0)
         if float(factor) != 1.0:  # also if it is NaN
             for gradient in gradients.values():
                 gradient.mul_(factor)
         return float(total)
 
-    def _norm_over(self, ranks: Ranks, norms: Mapping[str, Tensor]) -> Tensor:
-        """The norm of everything. What is not sharded is the same on all ranks and counts once."""
+    def norm_over(self, ranks: Ranks, norms: Mapping[str, Tensor]) -> Tensor:
+        """The norm of everything; what is not sharded is the same on all ranks and counts once."""
         if not any(is_sharded(parameter) for parameter in self.parameters.values()):
             return torch.linalg.vector_norm(torch.stack([*norms.values()]))
         mine = [norm for name, norm in norms.items() if is_sharded(self.parameters[name]) or ranks.rank == 0]
@@ -122,10 +122,35 @@ class Optimizer:
         for piece, step in work:
             _stepper(piece.weight.device.type)(piece, step)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The state by name, for a checkpoint: `exp_avg.NAME`, `residual.NAME` and so on."""
+    def wide_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """This rank's part of each weight in single precision: where it is kept so, that tensor itself."""
+        return ((name, read_master(part.detach(), self._wide_state(name))) for name, part in self._parts.items())
+
+    @torch.no_grad()
+    def rewrite(self, change: Callable[[str, Tensor], Tensor]) -> None:
+        """Replace this rank's part of each weight by what `change(name, part)` makes of it in single precision."""
+        for name, wide in self.wide_weights():
+            state, weight = self._wide_state(name), self._parts[name].detach().view(-1)
+            key = random_key(self._seed, self._counts.get(name, 0), name, "rewritten")
+            flat = {kind: tensor.view(-1) for kind, tensor in state.items()}
+            before = _numbers_before(self.parameters[name])
+            write_master(weight, flat, change(name, wide).contiguous().view(-1), start=before, key=key)
+            for kind, tensor in state.items():  # it may be in the host's memory
+                self._kept[name][kind].copy_(tensor)
+
+    def _wide_state(self, name: str) -> dict[str, Tensor]:
+        """What a weight lacks to be in single precision, on the weight's device."""
+        self._wait_for_copies()
+        kept, device = self._kept[name], self._parts[name].device
+        return {kind: kept[kind].to(device) for kind in ("master", "residual") if kind in kept}
+
+    def _wait_for_copies(self) -> None:
         if self._is_offloaded(*self.parameters.values()):
             torch.cuda.synchronize()  # copies to the host may be under way
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state by name, for a checkpoint: `exp_avg.NAME`, `residual.NAME` and so on."""
+        self._wait_for_copies()
         named = {f"{kind}.{name}": tensor for name, kept in self._kept.items() for kind, tensor in kept.items()}
         return named | {f"step.{name}": torch.tensor(float(count)) for name, count in self._counts.items()}
 

@@ -32,6 +32,7 @@ class Need(StrEnum):
     COLLISION = "the collision probability of the next-token distribution (Scores.collision_T)"
     ROUTING = "the experts that the sampler chose (extra_T['routing'])"
     GRADIENT = "the whole gradient of every weight"
+    PREVIOUS_WEIGHTS = "the weights after the updates of the step before, before extrapolation"
     WHOLE_GROUPS = "whole groups in every minibatch, micro-batch and rank"
     CLIPPING = "a surrogate that clips"
     ADVANTAGE = "an advantage"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from turnwise.algorithm import Trait
 from turnwise.envs.registry import is_ours
 from turnwise.learn.encodings import BLOCK
 from turnwise.learn.offload import STREAMS
@@ -174,6 +175,7 @@ def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str,
         "critic": (shape.parameters - shape.embedded) * item if separate else 0,  # without a head of words
         "critic's learning": shape.trained * item + learning if separate else 0,
         "reference": shape.parameters * item if copied else 0,
+        "extrapolation": 0 if Trait.NEUTRAL in row.facts("extrapolate") else 4 * shape.trained,
         "activations": activations,
         "logits": 3 * 4 * LOGITS_AT_ONCE["cuda" if device.startswith("cuda") else "cpu"],
     }

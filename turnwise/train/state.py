@@ -3,7 +3,8 @@
     step_000120/            a model that `from_pretrained` loads, and its tokenizer; a folder each where several learn
       journals.json         where the run's journals were
       resume/state.json     counters, and for every policy: scale, guard, which checkpoints are good
-      resume/*.safetensors  optimiser moments, critic, adapter; several ranks write a file each, like the model's
+      resume/*.safetensors  optimiser moments, critic, adapter, weights before extrapolation; several ranks write
+                            a file each, like the model's
       resume/ahead/         groups of later steps that were already played
 
 Generators need no state: every draw is a function of (seed, step) or of (seed, episode).
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from turnwise.learn.extrapolation import Extrapolation
 from turnwise.learn.learner import Learner
 from turnwise.learn.optimizer import Optimizer
 from turnwise.policy.learnable import Policy
@@ -96,6 +98,9 @@ def _share_of(learner: Learner, ranks: Ranks) -> _Share:
     if learner.critic is not None and learner.critic_optimizer is not None:
         named["critic"] = _whole_weights(learner.critic.trainable())
         named["critic_optimizer"] = _whole_state(learner.critic_optimizer)
+    if learner.extrapolation is not None:
+        parameters, before = learner.optimizer.parameters, learner.extrapolation.before
+        named["extrapolation"] = ((name, whole(tensor, like=parameters[name])) for name, tensor in before.items())
     resume = {name: dealt(tensors, ranks) for name, tensors in named.items()}
     if ranks.size == 1:
         return _Share(resume=resume, model={}, index={})
@@ -158,6 +163,8 @@ def load_learner(folder: Path, learner: Learner) -> None:
     if learner.critic is not None and learner.critic_optimizer is not None:
         _copy(TensorFiles(resume / "critic").read, learner.critic.trainable())
         _load_optimizer(resume / "critic_optimizer", learner.critic_optimizer)
+    if learner.extrapolation is not None:
+        _load_extrapolation(resume / "extrapolation", learner.extrapolation, learner.optimizer)
     learner.load_state_dict(read_state(folder)["learners"][learner.name])
 
 
@@ -180,6 +187,13 @@ def _load_optimizer(stem: Path, optimizer: Optimizer) -> None:
     optimizer.load_tensors({key: files.read(key, rows[key]) for key in known})
 
 
+def _load_extrapolation(stem: Path, extrapolation: Extrapolation, optimizer: Optimizer) -> None:
+    extrapolation.restart()  # with what was just loaded, if the checkpoint's row does not extrapolate
+    files = TensorFiles(stem)
+    for name in files.names & extrapolation.before.keys():
+        extrapolation.before[name].copy_(files.read(name, rows_of(optimizer.parameters[name])))
+
+
 def steps_needed(state: Mapping[str, Any]) -> set[int]:
     """The checkpoints that a run resumed from this state needs."""
     progress, policies = state["progress"], state["policies"].values()
@@ -198,6 +212,9 @@ def hand_over(learner: Learner, successor: Learner) -> None:
         kept = learner.critic.trainable()
         _copy(lambda name, _: local(kept[name]), successor.critic.trainable())
         successor.critic_optimizer.load_tensors(learner.critic_optimizer.tensors())
+    if learner.extrapolation is not None and successor.extrapolation is not None:
+        for name, weight in learner.extrapolation.before.items():
+            successor.extrapolation.before[name].copy_(weight)
     successor.load_state_dict(learner.state_dict())
     successor.rate_factor = learner.rate_factor
 
