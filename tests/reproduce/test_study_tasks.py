@@ -14,7 +14,9 @@ def shift_of(seed: int, answer: str) -> tuple[float, float, bool]:
     plain = Arithmetic()
     plain.reset(seed=seed)
     answer = plain.oracle() if answer == "right" else answer
-    _, reward, _, _, info = env.step(answer)
+    step = env.step(answer)
+    assert isinstance(step, tuple)
+    _, reward, _, _, info = step
     return reward - plain.step(answer)[1], reward, info["success"]
 
 
