@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from turnwise.ops.diagnostics import TURN_METRICS
+from turnwise.ops.pairs import PAIR_METRICS
 from turnwise.ops.regularizers import REGULARIZERS
 
 METRICS = {
@@ -28,6 +29,7 @@ METRICS = {
     **{f"loss/{kind}_term": f"the {kind} regulariser's part of the loss" for kind in REGULARIZERS},
     **{name.replace("turn/", "loss/"): f"over all turns: {text}" for name, text in TURN_METRICS.items()},
     "loss/tokens": "sampled tokens in this step's updates",
+    **PAIR_METRICS,
     "train/updates": "optimiser steps",
     "train/skipped": "optimiser steps that the guard skipped",
     "train/gradient_norm": "norm of the policy's gradient before clipping, mean over the updates",

@@ -27,11 +27,14 @@ START, LEARNED = 0.64, 0.66
 """Held-out success: at most so much before, at least so much after."""
 SEVERAL_UPDATES, ONE_UPDATE = (5e-4, 4), (7e-4, 5)
 """Learning rate and steps. Rows with one update a step need more of both; at 1e-3 those with groups overshoot."""
+COMPARED = (5e-4, 6)
+"""Losses on pairs."""
 BUDGETS = {
     **dict.fromkeys(
         ("ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-drift", "poad", "ntpo", "turn-gae"), SEVERAL_UPDATES
     ),
     **dict.fromkeys(("bilevel-gae", "dual-discount", "so-grpo", "gspo", "rebn", "minirl"), SEVERAL_UPDATES),
+    **dict.fromkeys(("dpo", "iterative-dpo"), COMPARED),
     **dict.fromkeys(("grpo", "dr-grpo", "dapo", "cispo", "rloo", "reinforce", "reinforce++", "gigpo"), ONE_UPDATE),
 }
 SMALLER_GROUPS = {"dapo": 8, "minirl": 8}

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.plugins.rows_and_batches import ST_GRPO
-from turnwise.algorithm import Need, preset
+from turnwise.algorithm import PRESETS, Need, preset
 from turnwise.plugins.hosts import ROW_COUNTS, VARIABLE, HostTrainer, chosen_algorithm
 
 FULL = HostTrainer(name="full", loss=frozenset(Need), credit=frozenset(Need), critic=True, counts_rejected=False)
@@ -61,6 +61,18 @@ def test_a_refusal_follows_from_the_option_that_causes_it(changes: dict[str, obj
 def test_a_critic_is_refused_where_none_is_trained():
     host = HostTrainer(name="h", loss=frozenset(Need), credit=frozenset(Need))
     assert "critic.level=token: h trains no critic" in refusal(host, {}, "st-ppo")
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if Need.MERIT in preset(name).needs])
+def test_losses_on_comparisons_are_refused(name: str):
+    host = HostTrainer(name="h", loss=frozenset(Need) - {Need.MERIT, Need.WINS, Need.WHOLE_GROUPS})
+    assert "needs how good each trajectory was" in refusal(host, {}, name)
+
+
+def test_a_filter_that_chooses_by_merit_is_refused():
+    host = HostTrainer(name="h", loss=frozenset(Need))
+    text = refusal(host, {"filters": ["errored", {"kind": "best", "n": 2}]})
+    assert "filters=best keeps only some members of a group, and h learns from all of them" in text
 
 
 def test_the_algorithm_is_a_preset_a_file_or_the_variable(tmp_path, monkeypatch):

@@ -17,7 +17,9 @@ from turnwise.batch import Scores
 from turnwise.ops.weights import Counts
 from turnwise.plugins.padded import Padded, padded_credit, padded_loss
 
-ROWS = {name: preset(name) for name in PRESETS if Need.STATE_KEYS not in preset(name).needs}
+NO_HOST = {Need.STATE_KEYS, Need.MERIT, Need.WHOLE_GROUPS, Need.KL_FROM_REFERENCE}
+"""What padded tensors do not carry; hosts refuse such rows."""
+ROWS = {name: preset(name) for name in PRESETS if preset(name).needs.isdisjoint(NO_HOST)}
 EXTRA = {
     "turn-mean": preset("st-ppo").override({"weights": "turn-mean"}),
     "rejecting": preset("grpo").override({"mismatch": {"kind": "masked", "level": "turn", "cap": 1.3}}),

@@ -63,7 +63,8 @@ def _objective(row: Algorithm) -> str:
 def _term(row: Algorithm) -> str:
     """The surrogate's equation with the row's own ratio and numbers written in."""
     symbol = equation("ratio", row.ratio).partition(" =")[0]
-    term = _right_side(equation("surrogate", row.surrogate).splitlines()[0])
+    written = formula_of(function_of("surrogate", row.surrogate.kind), row.surrogate.options)
+    term = written or _right_side(equation("surrogate", row.surrogate).splitlines()[0])
     term = re.sub(r"\bw\b", symbol, term)
     return _with_numbers(re.sub(r"\bA_t\b", "Â_t", term), row.surrogate)
 
@@ -86,9 +87,11 @@ def _is_neutral(axis: str, part: Part) -> bool:
 
 
 def _parts(row: Algorithm) -> Iterator[str]:
-    described = ("filters", "weights", "regularizers", "value_loss")  # shown with the objective and the schedule
+    skipped = {"filters", "weights", "regularizers", "value_loss"}  # shown with the objective and the schedule
+    if Need.RATIO not in row.facts("surrogate"):
+        skipped.add("ratio")
     for axis, part in row.parts():
-        if axis not in described and not _is_neutral(axis, part):
+        if axis not in skipped and not _is_neutral(axis, part):
             text = equation(axis, part)
             against_sampler = axis == "ratio" and Need.SAMPLER in facts(axis, part)
             yield f"{axis}: {part}\n" + textwrap.indent(text.replace("π_old", "μ") if against_sampler else text, "    ")

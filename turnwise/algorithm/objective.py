@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from turnwise.algorithm import axes
-from turnwise.algorithm.parts import Part, bind
+from turnwise.algorithm.parts import Part, bind, is_silent
 from turnwise.algorithm.row import Algorithm
 from turnwise.algorithm.rules import resolve
 from turnwise.batch import Scores, TokenBatch
@@ -108,6 +108,7 @@ def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: C
             valued_T=valued_T,
             bias_T=bias_T,
         ),
+        measures={name: (corrected * values).sum().detach() for name, values in terms.measures.items()},
     )
 
 
@@ -139,8 +140,14 @@ def token_ratios(row: Algorithm, batch: TokenBatch, logprob_T: Tensor) -> tuple[
     For inspection; `compute_loss` computes the loss.
     """
     _check_shape(batch, logprob_T)
+    scores = Scores(logprob_T=_zero_elsewhere(batch, logprob_T))
+    may_clip = Trait.CLIPS in row.facts("surrogate") or is_silent("surrogate", row.surrogate)
     with torch.no_grad():
-        ratio_T, terms = _surrogate(row, batch, Scores(logprob_T=_zero_elsewhere(batch, logprob_T)))
+        if not may_clip:  # its terms may need more than log-probs
+            return torch.where(batch.sampled_T, _ratio(row, batch, scores.logprob_T), 1.0), torch.zeros_like(
+                batch.sampled_T
+            )
+        ratio_T, terms = _surrogate(row, batch, scores)
     return torch.where(batch.sampled_T, ratio_T, 1.0), terms.clipped_tokens(batch) & batch.sampled_T
 
 

@@ -36,6 +36,19 @@ _POAD: Row = {
     "minibatches": 4,
 }
 
+_PAIRS: Row = {
+    "sampling": {"kind": "group", "size": 2},
+    "filters": ["errored", "ties"],
+    "surrogate": "dpo",
+    "weights": "unit-mean",
+}
+_ITERATED: Row = {
+    **_PAIRS,
+    "sampling": {"kind": "group", "size": 4},
+    "filters": ["errored", "extremes"],
+    "minibatches": 4,
+}
+
 PRESETS: Mapping[str, tuple[str, Row]] = {
     "ppo": ("Token-level PPO with a token critic", _PPO),
     "turn-ppo": ("PPO with one geometric-mean ratio per turn", {**_PPO, "ratio": "turn"}),
@@ -154,6 +167,11 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
     "gigpo": (
         "Group comparison of episodes and of turns from the same state",
         {"sampling": {"kind": "group", "size": 8}, "advantage": "anchor-state", "weights": "trajectory-mean"},
+    ),
+    "dpo": ("The better answer of a pair against the worse, near a reference", _PAIRS),
+    "iterative-dpo": (
+        "DPO on the best and the worst of its own samples, against their sampler",
+        {**_ITERATED, "surrogate": {"kind": "dpo", "against": "old"}},
     ),
 }
 

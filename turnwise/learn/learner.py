@@ -18,8 +18,8 @@ from turnwise.batch import Scores, TokenBatch
 from turnwise.learn.batches import minibatches, no_scores, passes, score_in_parts, share_of, split_idle
 from turnwise.learn.extrapolation import Extrapolation
 from turnwise.learn.optimizer import Optimizer
-from turnwise.learn.provision import require_provided, require_shardable, unmet
-from turnwise.learn.reporting import Reading, Report, Update, badness, reading_of, report_of
+from turnwise.learn.provision import require_provided, require_shardable, require_wins, unmet
+from turnwise.learn.reporting import Reading, Report, Update, badness, reading_of, report_of, summed
 from turnwise.learn.schedule import learning_rate_factor
 from turnwise.ops.step_scale import Scale
 from turnwise.ops.weights import Counts
@@ -106,6 +106,8 @@ class Learner:
         batch = share_of(pack(kept, policy=self.name), self.ranks)
         if batch.mu_T is None and Need.SAMPLER in self.needs:
             raise ValueError(unmet(self.row, Need.SAMPLER, "these episodes have none"))
+        if Need.WINS in self.needs:
+            require_wins(self.row, kept)
         batch = self._together(lambda _: self._scored(batch.to(self.policy.device)))
         return self._together(lambda reduce: compute_credit(self.row, batch, reduce=reduce))
 
@@ -208,9 +210,9 @@ class Learner:
         critic_norm = None
         if self.critic_optimizer is not None:
             critic_norm = self.critic_optimizer.clip(self.settings.grad_clip, ranks=self.ranks)
-        mine = {name: sum(loss[name] for loss, _ in losses) for name in losses[0][0]}
+        mine = summed([numbers for numbers, _ in losses])
         everywhere = self.ranks.gather((mine, reduce(add, (table for _, table in losses))))
-        added = {name: sum(numbers[name] for numbers, _ in everywhere) for name in mine}
+        added = summed([numbers for numbers, _ in everywhere])
         worst = norm if critic_norm is None else max(norm, critic_norm, key=badness)
         allowed = allows is None or allows(step=step, update=number, gradient_norm=worst, loss=added["total"])
         taken = self.ranks.broadcast(allowed)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from turnwise.algorithm import Algorithm, Need
 from turnwise.algorithm.parts import facts
+from turnwise.ops.filters import win_probability
 from turnwise.policy.learnable import Policy
 from turnwise.recipe.schema import Train
+from turnwise.types import Group
 
 _FROM_LEARNER = frozenset(
     {
@@ -27,6 +31,14 @@ def require_shardable(row: Algorithm, policy: Policy, settings: Train) -> None:
     require_provided(row, policy.provides - {Need.GRADIENT}, why="sharded ranks have only parts of it")
     if settings.moments == "int8":
         raise ValueError("train.moments=int8 does not work with train.ranks=sharded; use bf16")
+
+
+def require_wins(row: Algorithm, groups: Sequence[Group]) -> None:
+    """ValueError, with the fix, if the judge's win probability of any trajectory is missing."""
+    for trajectory in (each for group in groups for each in group.trajectories):
+        if win_probability(trajectory) is None:
+            fix = "set judge with gives: wins, or use a preference file with probabilities"
+            raise ValueError(unmet(row, Need.WINS, f"trajectory {trajectory.id!r} has none: {fix}"))
 
 
 def unmet(row: Algorithm, need: Need, why: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -46,7 +46,7 @@ class Report:
 def report_of(row: Algorithm, batch: TokenBatch, updates: Sequence[Update], *, rate: float, ranks: Ranks) -> Report:
     """The report of all optimiser steps on one batch, over all ranks."""
     table = reduce(add, (update.table for update in updates))
-    metrics = {f"loss/{name}": _mean([update.loss[name] for update in updates]) for name in updates[0].loss}
+    metrics = {_metric(name): _mean([update.loss[name] for update in updates]) for name in updates[0].loss}
     del metrics["loss/total"]
     norms = [update.gradient_norm for update in updates]
     shares = ranks.gather((batch.sequences, batch.tokens, _errors_of(batch, row.critic.level)))
@@ -75,7 +75,14 @@ def reading_of(loss: Loss) -> Reading:
     """What is reported of a micro-batch's loss."""
     numbers = {"total": float(loss.total.detach()), "policy": float(loss.policy)}
     numbers |= {f"{kind}_term": float(penalty) for kind, penalty in loss.regularizers.items()}
+    numbers |= {name: float(value) for name, value in loss.measures.items()}
     return numbers if loss.value is None else {**numbers, "value": float(loss.value)}, loss.table
+
+
+def summed(readings: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The sum of every number; a rank without data has no measures."""
+    names = dict.fromkeys(name for numbers in readings for name in numbers)
+    return {name: sum(numbers.get(name, 0.0) for numbers in readings) for name in names}
 
 
 def explained_variance(batch: TokenBatch, level: Literal["none", "token", "turn"] = "token") -> float:
@@ -124,6 +131,11 @@ def variance(shares: Sequence[Moments]) -> float:
 def badness(norm: float) -> tuple[bool, float]:
     """Sort key for norms, worst last: NaN is the worst."""
     return norm != norm, norm
+
+
+def _metric(name: str) -> str:
+    """Measures of a surrogate are named in full; the rest is part of the loss."""
+    return name if "/" in name else f"loss/{name}"
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -33,6 +33,8 @@ class Need(StrEnum):
     ROUTING = "the experts that the sampler chose (extra_T['routing'])"
     GRADIENT = "the whole gradient of every weight"
     PREVIOUS_WEIGHTS = "the weights after the updates of the step before, before extrapolation"
+    MERIT = "how good each trajectory was: its return or its win probability"
+    WINS = "win probabilities (extra_T['wins'])"
     WHOLE_GROUPS = "whole groups in every minibatch, micro-batch and rank"
     CLIPPING = "a surrogate that clips"
     ADVANTAGE = "an advantage"
@@ -63,6 +65,7 @@ class Trait(StrEnum):
     SAME_IN_TURN = "gives all tokens of a turn the same advantage"
     SAME_IN_SEQUENCE = "gives all tokens of a sequence the same advantage"
     DIVIDES_BY_SPREAD = "divides by the spread of the group"
+    CHOOSES = "keeps only some members of a group, by how good they are"
     REJECTS = "can reject tokens, which then leave every denominator"
     CATEGORICAL = "reads a distribution over bins from low to high"
 

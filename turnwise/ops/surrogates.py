@@ -5,6 +5,7 @@ from torch import Tensor
 
 from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.facts import Need, Trait, declares, refuses
+from turnwise.ops.pair_losses import PAIR_LOSSES
 from turnwise.ops.parameters import AtLeastOne, LowerClip, Positive
 from turnwise.ops.terms import Ratios, Terms
 
@@ -119,4 +120,5 @@ SURROGATES = {
     "cispo": cispo,
     "reinforce": reinforce,
     "nll": negative_log_likelihood,
+    **PAIR_LOSSES,
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -59,6 +59,8 @@ class Terms:
     level: Level = Level.TOKEN
     unclipped: Tensor | None = None
     clipped: Tensor | None = None
+    measures: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """Numbers to report beside the objective, one per term, by the name of their metric."""
 
     def weigh(self, batch: TokenBatch, weight_T: Tensor) -> Tensor:
         """The weight of every term: the sum of its tokens' weights."""
@@ -90,3 +92,5 @@ class Loss:
     """∂bias/∂log π_t; None when nothing was clipped."""
     table: TurnTable
     """Diagnostics by turn index."""
+    measures: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """The surrogate's measures, weighed as its terms are."""

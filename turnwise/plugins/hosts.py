@@ -59,6 +59,12 @@ class HostTrainer:
                 yield f"scale={row.scale.kind} changes optimiser steps, and {self.name} hides them; set scale to none"
             if row.scale.options.get("apply") == "gradient":
                 yield f"scale.apply=gradient comes after {self.name} has clipped the gradient; set scale.apply to step"
+        for part in row.filters:
+            if Trait.CHOOSES in facts("filters", part):
+                yield (
+                    f"filters={part.kind} keeps only some members of a group, and {self.name} learns from all of them; "
+                    "set filters to [errored]"
+                )
         if self.counts_rejected and Trait.REJECTS in row.facts("mismatch"):
             yield (
                 f"mismatch={row.mismatch.kind} rejects tokens, and {self.name} counts them all the same; "
