@@ -55,10 +55,12 @@ def outside_names(choices: Mapping[str, Any]) -> list[str]:
     tasks = source.get("tasks") if isinstance(source, Mapping) else None
     engine = choices.get("engine")
     kind = engine.get("kind") if isinstance(engine, Mapping) else engine
+    judge = choices.get("judge")
+    judged_by = judge.get("kind") if isinstance(judge, Mapping) else judge
     agents = [seat.get("agent") for seat in _mappings(choices.get("seats"))]
     rows = [choices.get("algorithm"), *(policy.get("algorithm") for policy in _mappings(choices.get("policies")))]
     named = [text for text in _texts(rows) if is_outside(text) or text.endswith((".yaml", ".yml"))]
-    return [*filter(is_outside, _texts([environment, tasks, kind, agents])), *named]
+    return [*filter(is_outside, _texts([environment, tasks, kind, judged_by, agents])), *named]
 
 
 def require_trust(file: Path, layers: Iterable[Mapping[str, Any]]) -> None:

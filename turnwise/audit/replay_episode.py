@@ -139,7 +139,8 @@ def _turn(seat: str, place: int, then: Turn | None, now: Turn | None) -> Replaye
         seat=seat,
         place=f"turn {place}",
         action=said.action if said is not None else "",
-        recorded=then and (then.observation, then.reward),
+        # A judge's reward is not the environment's to repeat.
+        recorded=then and (then.observation, then.reward_parts.get("env", then.reward)),
         replayed=now and (now.observation, now.reward),
     )
 

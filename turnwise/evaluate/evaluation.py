@@ -14,9 +14,11 @@ from turnwise.envs.base import Env
 from turnwise.envs.faults import FAULTS
 from turnwise.envs.process import EnvSource
 from turnwise.evaluate.statistics import mean_interval, pass_at_k, wilson_interval
+from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.rollout.scheduler import at_seats
+from turnwise.sources.judged import Jury, env_reward, is_paid_by_judge
 from turnwise.sources.rollout_metrics import find_errors
 from turnwise.sources.seeds import HELD_OUT
 from turnwise.types import Group, Trajectory
@@ -79,6 +81,7 @@ def evaluate(
     seats: Mapping[str, Collection[str] | None] | None = None,
     *,
     watch: Callable[[list[Group]], None] | None = None,
+    ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """Play the held-out episodes and summarize them; empty if the recipe has none. `watch` sees the episodes.
 
@@ -90,6 +93,7 @@ def evaluate(
     if not specs:
         return {}
     groups = player.play(specs, temperature=recipe.eval.temperature)
+    Jury.of(recipe, ranks).judge(groups)
     if watch is not None:
         watch(groups)
     metrics: dict[str, float] = {}
@@ -131,6 +135,8 @@ def _outcomes(tasks: list[list[Trajectory]]) -> dict[str, float]:
         # A mean cannot leave the range of possible rewards, but Student's interval of few tasks can.
         low, high = np.clip(mean_interval(reward), reward.min(), reward.max())
         metrics["eval/reward_low"], metrics["eval/reward_high"] = float(low), float(high)
+    if any(map(is_paid_by_judge, (each for task in tasks for each in task))):
+        metrics["eval/env_reward"] = float(_task_means(tasks, env_reward).mean())
     return metrics
 
 

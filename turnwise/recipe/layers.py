@@ -14,7 +14,7 @@ Choices = dict[str, Any]
 RECIPES = Path(__file__).parents[1] / "recipes"
 """The recipes shipped with the package."""
 
-_SHORT = {"model": "name", "env": "id", "guard": "mode", "algorithm": "preset", "engine": "kind"}
+_SHORT = {"model": "name", "env": "id", "guard": "mode", "algorithm": "preset", "engine": "kind", "judge": "kind"}
 """The key that a section's short form stands for: `model: nano` is `model: {name: nano}`."""
 
 _FREE = frozenset({"kwargs", "held_out", "signals", "options"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from turnwise.judges.judge_kinds import check_judge
 from turnwise.ops.facts import Need
 from turnwise.outside import is_unread
 from turnwise.recipe.schema import Recipe, SourceChoice
@@ -16,6 +17,8 @@ def check_source(recipe: Recipe) -> None:
     """Refuse unknown or incompatible sources; the message names the keys and the fix."""
     if not is_unread(recipe.source.tasks.kind):
         make_sampler(recipe.source.tasks.kind, recipe.source.tasks.options)
+    if recipe.judge is not None and not is_unread(recipe.judge.kind):
+        check_judge(recipe.judge.kind, recipe.judge.options)
     if is_unread(recipe.algorithm.sampling.kind):
         return
     if refusal := next(_refusals(recipe), None):

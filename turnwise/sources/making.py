@@ -12,6 +12,7 @@ from turnwise.sources.chats import chat_groups
 from turnwise.sources.cursor import sampling_plan
 from turnwise.sources.demonstrations import expert_groups
 from turnwise.sources.imitation import Imitation
+from turnwise.sources.judged import Jury
 from turnwise.sources.mixture import Mixture, Shelf
 from turnwise.sources.plain_text import text_groups
 from turnwise.sources.played import Played
@@ -39,16 +40,17 @@ def make_source(
     kept: dict[int, list[Group]] | None = None,
     state: Mapping[str, Any] | None = None,
     ranks: Ranks = ALONE,
+    jury: Jury | None = None,
 ) -> Source:
     """The source of the steps from `first` on; `kept` and `state` are what a checkpoint has of it."""
     if imitation is not None:
         return Mixture(player, [imitation])
     if not recipe.source.mix:
-        return _played(recipe, player, tasks=None, first=first, kept=kept, state=state, ranks=ranks)
+        return _played(recipe, player, tasks=None, first=first, kept=kept, state=state, ranks=ranks, jury=jury)
     played, shelves = None, list[Shelf]()
     for number, (part, count) in enumerate(zip(recipe.source.mix, shares(recipe), strict=True)):
         if part.plays:
-            played = _played(recipe, player, tasks=count, first=first, kept=kept, state=state, ranks=ranks)
+            played = _played(recipe, player, tasks=count, first=first, kept=kept, state=state, ranks=ranks, jury=jury)
         else:
             groups = on_first(ranks, partial(_read, part, recipe, player))
             shelves.append(Shelf(groups, count=count, key=f"source:{recipe.seed}:{number}"))
@@ -84,10 +86,11 @@ def _played(
     kept: dict[int, list[Group]] | None,
     state: Mapping[str, Any] | None,
     ranks: Ranks,
+    jury: Jury | None,
 ) -> Source:
     if recipe.algorithm.max_lag == 0:
-        return Played(player, recipe, tasks=tasks, state=state, ranks=ranks)
-    return PlayedAhead(player, recipe, first=first, kept=kept, tasks=tasks, state=state, ranks=ranks)
+        return Played(player, recipe, tasks=tasks, state=state, ranks=ranks, jury=jury)
+    return PlayedAhead(player, recipe, first=first, kept=kept, tasks=tasks, state=state, ranks=ranks, jury=jury)
 
 
 def _read(part: Ingredient, recipe: Recipe, player: Playing) -> list[Group]:

@@ -15,6 +15,7 @@ from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.rollout.scheduler import at_seats
 from turnwise.sources.cursor import Cursor, sampling_plan, success_of
 from turnwise.sources.expert import Expert
+from turnwise.sources.judged import Jury
 from turnwise.sources.player import Playing
 from turnwise.sources.source import Source
 from turnwise.types import Group
@@ -31,11 +32,13 @@ class Played(Source):
         tasks: int | None = None,
         state: Mapping[str, Any] | None = None,
         ranks: Ranks = ALONE,
+        jury: Jury | None = None,
     ) -> None:
         self._player, self._row = player, recipe.algorithm
         self._plan = sampling_plan(recipe.algorithm)
         self._cursor = Cursor(recipe, tasks=tasks, state=state)
         self._expert = Expert.of(recipe, player, ranks)
+        self._jury = jury or Jury.of(recipe, ranks)
         self._metrics: dict[str, float] = {}
 
     def groups(self, step: int) -> list[Group]:
@@ -72,12 +75,13 @@ class Played(Source):
             self._expert.close()
 
     def _play(self, tasks: Sequence[EpisodeSpec]) -> list[Group]:
-        """The complete groups of some tasks, with second tries and the expert's members."""
+        """The complete groups of some tasks, with second tries and the expert's members, and judged."""
         groups = self._player.play([each for task in tasks for each in tries(task, self._plan.tries)])
         if self._plan.second:
             self._help(tasks, groups)
         if self._expert is not None:
             self._expert.join(tasks, groups)
+        self._jury.judge(groups)
         return groups
 
     def _help(self, tasks: Sequence[EpisodeSpec], groups: list[Group]) -> None:

@@ -16,6 +16,7 @@ from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.rollout.scheduler import Finished, in_groups
 from turnwise.sources.cursor import Cursor, sampling_plan
 from turnwise.sources.expert import Expert
+from turnwise.sources.judged import Jury
 from turnwise.sources.player import Playing
 from turnwise.sources.source import Source
 from turnwise.types import Group
@@ -41,11 +42,13 @@ class PlayedAhead(Source):
         tasks: int | None = None,
         state: Mapping[str, Any] | None = None,
         ranks: Ranks = ALONE,
+        jury: Jury | None = None,
     ) -> None:
         self._player, self._recipe, self._first, self._ranks = player, recipe, first, ranks
         self._tries = sampling_plan(recipe.algorithm).tries
         self._cursor = Cursor(recipe, tasks=tasks, state=state)
         self._expert = Expert.of(recipe, player, ranks)
+        self._jury = jury or Jury.of(recipe, ranks)
         self._metrics: dict[str, float] = {}
         self._kept = dict(kept or {})
         self._skipped = frozenset(self._kept)
@@ -64,6 +67,7 @@ class PlayedAhead(Source):
         groups = self._kept.pop(step) if step in self._kept else self._everyones(self._wait(step))
         if self._expert is not None:
             self._expert.join(self._cursor.draw(step), groups)
+        self._jury.judge(groups)
         self._metrics = self._cursor.record(step, groups)
         return groups
 

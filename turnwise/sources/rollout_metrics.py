@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from turnwise.ops.filters import equal_returns
 from turnwise.sources.cursor import is_own
+from turnwise.sources.judged import env_reward, is_paid_by_judge
 from turnwise.types import CUTS, Group, StopReason, Trajectory
 
 _GRAM = 4
@@ -68,11 +69,14 @@ def answered(groups: Sequence[Group]) -> bool:
 
 
 def _outcomes(sound: Sequence[Trajectory]) -> dict[str, float]:
-    return {
+    metrics = {
         "rollout/success": sum(trajectory.success for trajectory in sound) / len(sound),
         "rollout/reward": sum(trajectory.reward for trajectory in sound) / len(sound),
         "rollout/cut": sum(trajectory.stop in CUTS for trajectory in sound) / len(sound),
     }
+    if any(map(is_paid_by_judge, sound)):
+        metrics["rollout/env_reward"] = sum(map(env_reward, sound)) / len(sound)
+    return metrics
 
 
 def _conduct(sound: Sequence[Trajectory], version: int) -> dict[str, float]:

@@ -13,6 +13,7 @@ from turnwise.rollout.episode import EpisodeSpec
 from turnwise.rollout.scheduler import at_seats
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import write_groups
+from turnwise.sources.judged import Jury
 from turnwise.sources.player import Playing
 from turnwise.train.trainee import Trainee
 from turnwise.types import Group
@@ -25,10 +26,17 @@ class HeldOut:
     """The held-out tasks of a recipe: `row, groups = held_out.play(step)`."""
 
     def __init__(
-        self, recipe: Recipe, run: RunFolder, player: Playing, trainees: Sequence[Trainee], *, records: bool = True
+        self,
+        recipe: Recipe,
+        run: RunFolder,
+        player: Playing,
+        trainees: Sequence[Trainee],
+        *,
+        jury: Jury,
+        records: bool = True,
     ) -> None:
         self._recipe, self._run, self._player, self._trainees = recipe, run, player, trainees
-        self._records = records
+        self._jury, self._records = jury, records
 
     @cached_property
     def specs(self) -> list[EpisodeSpec]:
@@ -44,6 +52,7 @@ class HeldOut:
         """Play them all with the current policies; the row goes to `evals.jsonl`."""
         started = time.perf_counter()
         groups = self._player.play(self.specs, temperature=self._recipe.eval.temperature)
+        self._jury.judge(groups)
         row: dict[str, Any] = {"step": step}
         for trainee in self._trainees:
             summary = summarize(at_seats(groups, trainee.seats), tries=self._recipe.eval.tries)

@@ -52,7 +52,7 @@ from turnwise.words import counted
 
 SFT = "sft"
 """The imitation stage's folder inside a run folder."""
-FIXED = ("seed", "model", "env", "algorithm", "sft", "source", "policies", "seats")
+FIXED = ("seed", "model", "env", "algorithm", "sft", "source", "judge", "policies", "seats")
 """Settings that define a run: changing them makes another run."""
 
 
@@ -132,10 +132,12 @@ def evaluate_model(
     policies = load_policies(recipe) if recipe.policies else {}
     policies |= {name: load_policy(recipe_of(recipe, name), each, frozen=True) for name, each in sources.items()}
     require_engine(recipe, policies)
-    player = make_player(recipe, make_cast(recipe, policies), ranks=join())
+    ranks = join()
+    player = make_player(recipe, make_cast(recipe, policies), ranks=ranks)
     try:
         prefixes = {name: f"{name}/" if len(sources) > 1 else "" for name in sources}
-        return evaluate(player, recipe, {prefixes[name]: seats_of(recipe, name) for name in sources}, watch=watch)
+        seats = {prefixes[name]: seats_of(recipe, name) for name in sources}
+        return evaluate(player, recipe, seats, watch=watch, ranks=ranks)
     finally:
         player.close()
 

@@ -26,6 +26,7 @@ from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import write_groups
 from turnwise.runs.loggers import Loggers
 from turnwise.sources.imitation import Imitation
+from turnwise.sources.judged import Jury
 from turnwise.sources.making import make_source
 from turnwise.sources.rollout_metrics import find_traceback
 from turnwise.sources.source import Source
@@ -77,7 +78,8 @@ class Trainer:
         self.player = make_player(recipe, self.cast, note=console.note, ranks=ranks, folder=run.path / PUBLISHED)
         for trainee in self.trainees:
             trainee.learner.hold = self.player.paused
-        self.held_out = HeldOut(recipe, run, self.player, self.trainees, records=self._writes)
+        self.jury = Jury.of(recipe, ranks)
+        self.held_out = HeldOut(recipe, run, self.player, self.trainees, jury=self.jury, records=self._writes)
         self._begin(checkpoint)
         self.loggers = Loggers.of(recipe.log if self._writes else Log(), run)
         self._imitation, self._told = imitation, set[str]()
@@ -317,6 +319,7 @@ class Trainer:
             kept=kept,
             state=measured,
             ranks=self.ranks,
+            jury=self.jury,
         )
 
     def _finish(self) -> dict[str, Any]:

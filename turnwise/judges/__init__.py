@@ -1,0 +1,1 @@
+"""Judges: which of two answers is better."""

@@ -1,0 +1,62 @@
+"""Which judge a recipe names: one of ours, imported when it is needed, or a class from outside."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from typing import Any, Literal, cast, get_args
+
+from turnwise.judges.judge import Judge
+from turnwise.outside import load, load_class
+
+Gives = Literal["wins", "reward", "turn-reward"]
+"""What a judge's opinion becomes: win probabilities next to the reward, or the reward itself."""
+GIVES: tuple[Gives, ...] = get_args(Gives)
+_KINDS: Mapping[str, str] = {
+    "reward": "turnwise.judges.reward_judge:RewardJudge",
+    "table": "turnwise.judges.table_judge:TableJudge",
+}
+
+
+def check_judge(kind: str, options: Mapping[str, Any]) -> None:
+    """Refuse an unknown kind or option without making the judge; the message names the fix."""
+    if options.get("gives", "wins") not in GIVES:
+        raise ValueError(f"judge.gives is {options['gives']!r}; choose {', '.join(GIVES)}")
+    made, own = _find(kind), _own(options)
+    signature = inspect.signature(made)
+    try:
+        signature.bind(**own)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "no options"
+        raise ValueError(f"judge: {kind}: {error}; it takes {takes}") from None
+    if options.get("gives") == "turn-reward" and not hasattr(made, "score"):
+        raise ValueError(f"judge: gives=turn-reward needs a judge that scores turns, and {kind} only compares answers")
+
+
+def make_judge(kind: str, options: Mapping[str, Any]) -> Judge:
+    """The judge of this kind, or a user-defined `package.module:Class`; ValueError names the fix."""
+    check_judge(kind, options)
+    return _find(kind)(**_own(options))
+
+
+def gives_of(options: Mapping[str, Any]) -> Gives:
+    """What the opinion becomes."""
+    return cast(Gives, options.get("gives", "wins"))
+
+
+def _own(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the judge itself."""
+    return {name: value for name, value in options.items() if name != "gives"}
+
+
+def _find(kind: str) -> type[Any]:
+    if kind in _KINDS:
+        return load(_KINDS[kind])
+    if ":" in kind:
+        return load_class(kind, key="judge", methods=("prefer",))
+    close = difflib.get_close_matches(kind, _KINDS, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    raise ValueError(
+        f"judge: unknown kind {kind!r}; {hint}There are {', '.join(_KINDS)}, and package.module:Class is yours."
+    )

@@ -1,0 +1,103 @@
+"""What the recipe's judge says about each group: win probabilities, or rewards in place of the environment's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import islice
+from statistics import fmean
+
+from turnwise.judges.judge import Judge, Matrix, ScoringJudge, checked_scores, judge_matrices
+from turnwise.judges.judge_kinds import Gives, gives_of, make_judge
+from turnwise.ranks import ALONE, Ranks
+from turnwise.recipe.schema import Recipe
+from turnwise.recipe.seating import trained_seats
+from turnwise.types import Group, Trajectory
+
+WINS = "wins"
+"""The stream with an answer's mean probability to win against its group, itself included as a tie."""
+ENV = "env"
+"""The part of a reward that came from the environment, where a judge gives the reward."""
+
+
+class Jury:
+    """Lets a judge look at whole groups: `Jury(RewardJudge()).judge(groups)`; without a judge it does nothing.
+
+    Each rank judges its share of the groups, and all get the same numbers.
+    """
+
+    def __init__(
+        self,
+        judge: Judge | None,
+        *,
+        gives: Gives = "wins",
+        seats: Collection[str] | None = None,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        """Only what was played at `seats` is judged; None: all of it."""
+        self.asked, self._seats, self._ranks = judge, seats, ranks
+        self._gives: Gives = gives
+
+    @classmethod
+    def of(cls, recipe: Recipe, ranks: Ranks = ALONE) -> Jury:
+        """The recipe's judge, if it has one."""
+        if recipe.judge is None:
+            return cls(None)
+        options = recipe.judge.options
+        judge, gives = make_judge(recipe.judge.kind, options), gives_of(options)
+        return cls(judge, gives=gives, seats=trained_seats(recipe), ranks=ranks)
+
+    def judge(self, groups: Sequence[Group]) -> None:
+        """Write the judge's opinion into the trajectories. Every rank has all groups."""
+        if (judge := self.asked) is None:
+            return
+        compared = [members for group in groups if (members := self._members(group))]
+        mine = _opinions(judge, self._ranks.share(compared), self._gives)
+        opinions = [opinion for rank in self._ranks.gather(mine) for opinion in rank]
+        for members, opinion in zip(compared, opinions, strict=True):
+            for trajectory, row in zip(members, opinion, strict=True):
+                if self._gives == "wins":
+                    _compare(trajectory, row, members)
+                else:
+                    _pay(trajectory, row)
+
+    def _members(self, group: Group) -> list[Trajectory]:
+        """What can be judged: a failed episode says nothing."""
+        seats = self._seats
+        here = [each for each in group.trajectories if seats is None or each.seat in seats]
+        return [each for each in here if each.turns and not each.stop.is_failure]
+
+
+def is_paid_by_judge(trajectory: Trajectory) -> bool:
+    """Whether its rewards are a judge's."""
+    return any(ENV in turn.reward_parts for turn in trajectory.turns)
+
+
+def env_reward(trajectory: Trajectory) -> float:
+    """What the environment itself paid."""
+    return sum(turn.reward_parts.get(ENV, turn.reward) for turn in trajectory.turns)
+
+
+def _opinions(judge: Judge, compared: Sequence[list[Trajectory]], gives: Gives) -> list[Matrix]:
+    """For every member of every group a row: of probabilities to beat the others, or of rewards."""
+    if gives != "wins" and isinstance(judge, ScoringJudge):
+        everyone = [each for members in compared for each in members]
+        scores = iter(checked_scores(judge, everyone, per="turn" if gives == "turn-reward" else "episode"))
+        return [list(islice(scores, len(members))) for members in compared]
+    matrices = judge_matrices(judge, [(members[0].task, members) for members in compared])
+    return matrices if gives == "wins" else [[[fmean(row)] for row in matrix] for matrix in matrices]
+
+
+def _compare(trajectory: Trajectory, row: list[float], members: Sequence[Trajectory]) -> None:
+    """Note whom the answer beats, in the trajectory and for the learner at its last sampled token."""
+    trajectory.info = {**trajectory.info, "beats": row, "rivals": [each.id for each in members]}
+    spoken = [turn for turn in trajectory.turns if len(turn.sampled_ids)] or trajectory.turns
+    spoken[-1].streams = {**spoken[-1].streams, WINS: [fmean(row)]}
+
+
+def _pay(trajectory: Trajectory, rewards: Sequence[float]) -> None:
+    """Replace the rewards; one reward alone is the last turn's. Success is still the environment's to say."""
+    trajectory.info = {**trajectory.info, "success": trajectory.success}
+    early = len(trajectory.turns) - len(rewards)
+    for turn, reward in zip(trajectory.turns, [*[0.0] * early, *rewards], strict=True):
+        turn.reward_parts = {**turn.reward_parts, ENV: turn.reward}
+        turn.reward = reward
