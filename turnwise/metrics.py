@@ -18,7 +18,7 @@ METRICS = {
     "rollout/cut": "share of episodes that a limit ended: turns, tokens or context",
     "rollout/zero_variance": "share of groups whose tries all got the same reward",
     "rollout/repetition": "share of sampled 4-grams that occurred before in their turn",
-    "rollout/perplexity": "exp of minus the mean log-prob that the sampler gave to its own tokens: 1 if it was always sure",
+    "rollout/perplexity": "exp of minus the sampler's mean log-prob of its own tokens: 1 if it was always sure",
     "rollout/lag_mean": "versions between the policy that sampled a turn and the one that learns from it",
     "rollout/lag_max": "the largest such lag",
     "source/level": "mean level of the step's tasks: the stage of a curriculum, or the success measured before",

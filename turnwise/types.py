@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 
 class NonFiniteError(ValueError):
@@ -133,8 +133,8 @@ class Trajectory:
     def scores(self) -> dict[str, float]:
         """The numbers in `info["scores"]`, by name; another environment may use the key for something else."""
         said = self.info.get("scores")
-        table = said.items() if isinstance(said, Mapping) else ()
-        return {str(name): float(value) for name, value in table if isinstance(value, int | float)}
+        table = cast("Mapping[Any, Any]", said) if isinstance(said, Mapping) else {}
+        return {str(name): float(value) for name, value in table.items() if isinstance(value, int | float)}
 
 
 @dataclass(kw_only=True, slots=True)

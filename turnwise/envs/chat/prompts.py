@@ -23,9 +23,9 @@ def make_prompts(*, score: str = "true", require: float = SOUND, split: str = "t
 class Reviews(Env):
     """Review something in one answer of about 16 words; `turnwise.envs.chat.reviews` has the words and the scores.
 
-    `score` names the reward: the `true` score, the `proxy` that can be hacked, or `success` (1 or 0). An answer succeeds
-    if its true score reaches `require`. The expert samples reviews from a small grammar, with mixed feelings, until one
-    succeeds: a higher `require` makes a task that it always solves and its imitators seldom do.
+    `score` names the reward: the `true` score, the `proxy` that can be hacked, or `success` (1 or 0). An answer
+    succeeds if its true score reaches `require`. The expert samples reviews from a small grammar, with mixed feelings,
+    until one succeeds. A high `require` makes a task that the expert always solves and who imitated it before seldom.
     """
 
     def __init__(self, *, score: str = "true", require: float = SOUND, split: str = "train") -> None:

@@ -15,9 +15,9 @@ from random import Random
 TOPICS = ("film", "book", "play", "song", "game", "meal", "hotel", "phone")
 ASPECTS = ("price", "look", "style", "feel", "idea", "detail", "start", "end")
 VERBS = ("is", "was", "feels", "seems")
-POSITIVE = ("good", "great", "lovely", "clever", "warm", "fresh", "fun", "superb")
-NEGATIVE = ("bad", "poor", "dull", "weak", "cold", "ugly", "slow", "awful")
-INTENSIFIERS = ("very", "really", "truly")
+POSITIVE: tuple[str, ...] = ("good", "great", "lovely", "clever", "warm", "fresh", "fun", "superb")
+NEGATIVE: tuple[str, ...] = ("bad", "poor", "dull", "weak", "cold", "ugly", "slow", "awful")
+INTENSIFIERS: tuple[str, ...] = ("very", "really", "truly")
 FILLERS = ("well", "so", "now")
 GRAMMAR = ("review", "the", "of", "in", "and", "but", ".")
 WORDS = (*GRAMMAR, *TOPICS, *ASPECTS, *VERBS, *POSITIVE, *NEGATIVE, *INTENSIFIERS, *FILLERS)
@@ -97,13 +97,13 @@ def write_review(rng: Random, subject: Subject) -> str:
     adjectives = {True: rng.sample(POSITIVE, len(POSITIVE)), False: rng.sample(NEGATIVE, len(NEGATIVE))}
     moods = [rng.random() < 0.4, rng.random() < 0.4]
     link = "and" if moods[0] == moods[1] else "but"
-    openings, things = list(rng.sample(FILLERS, 1)) if rng.random() < 0.3 else [], _things(rng, subject)
-    intensifiers = rng.sample(INTENSIFIERS, 2)
+    opening = [rng.choice(FILLERS)] if rng.random() < 0.3 else []
+    things, intensifiers = _things(rng, subject), rng.sample(INTENSIFIERS, 2)
     first, second = (
         f"{thing} {rng.choice(VERBS)} {_judgement(rng, adjectives[mood], intensifiers)}"
         for thing, mood in zip(things, moods, strict=True)
     )
-    return " ".join([*openings, first, link, second, "."])
+    return " ".join([*opening, first, link, second, "."])
 
 
 def _things(rng: Random, subject: Subject) -> tuple[str, str]:
