@@ -133,7 +133,7 @@ class Trajectory:
     def scores(self) -> dict[str, float]:
         """The numbers in `info["scores"]`, by name; another environment may use the key for something else."""
         said = self.info.get("scores")
-        table = cast("Mapping[Any, Any]", said) if isinstance(said, Mapping) else {}
+        table = cast("Mapping[Any, Any]", said if isinstance(said, Mapping) else {})
         return {str(name): float(value) for name, value in table.items() if isinstance(value, int | float)}
 
 
