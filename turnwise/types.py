@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from statistics import fmean
+from typing import Any, cast
 
 
 class NonFiniteError(ValueError):
@@ -128,6 +129,13 @@ class Trajectory:
         """What the environment reported, else whether any reward was earned."""
         return bool(self.info.get("success", self.reward > 0))
 
+    @property
+    def scores(self) -> dict[str, float]:
+        """The numbers in `info["scores"]`, by name; another environment may use the key for something else."""
+        said = self.info.get("scores")
+        table = cast("Mapping[Any, Any]", said if isinstance(said, Mapping) else {})
+        return {str(name): float(value) for name, value in table.items() if isinstance(value, int | float)}
+
 
 @dataclass(kw_only=True, slots=True)
 class Group:
@@ -144,3 +152,12 @@ class Group:
 
     def __post_init__(self) -> None:
         self.task_id = self.task_id or self.id
+
+
+def mean_scores(trajectories: Iterable[Trajectory]) -> dict[str, float]:
+    """The mean of every score, over the trajectories that have it."""
+    values: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        for name, value in trajectory.scores.items():
+            values.setdefault(name, []).append(value)
+    return {name: fmean(each) for name, each in values.items()}

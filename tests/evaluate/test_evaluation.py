@@ -174,3 +174,14 @@ def test_evaluate_plays_at_the_evaluations_temperature():
     assert player.temperature == 0.3
     assert metrics["eval/success"] == 0.4
     assert evaluate(player, Recipe.model_validate({**RECIPE, "eval": {"episodes": 0}})) == {}
+
+
+def test_scores_that_the_environment_reports_become_means_over_the_episodes_that_have_them():
+    groups = tasks([1.0, 0.0], [0.5])
+    groups[0].trajectories[0].info = {"scores": {"true": 0.5, "length": 8, "note": "no number"}}
+    groups[1].trajectories[0].info = {"scores": {"true": 0.1}}
+    groups[0].trajectories[1].info = {"scores": [1, 2]}
+    metrics = summarize(groups)
+    assert {name: value for name, value in metrics.items() if "score" in name} == pytest.approx(
+        {"eval/score_true": 0.3, "eval/score_length": 8.0}
+    )

@@ -1,10 +1,12 @@
 """The pico model: made from a seed, read by transformers, spoken to through the renderer."""
 
 import re
+from random import Random
 
 import pytest
 import torch
 
+from turnwise.envs.chat.reviews import SUBJECTS, WORDS, write_review
 from turnwise.envs.registry import make
 from turnwise.envs.tasks.lookup import Lookup
 from turnwise.policy.models import resolve_model
@@ -15,7 +17,7 @@ from turnwise.policy.text import TextPolicy
 
 def test_names_carry_the_seed():
     assert [pico_seed(name) for name in ("pico", "pico-7", "pico-", "nano", "runs/pico-7")] == [0, 7, None, None, None]
-    assert [pico_seed(name) for name in ("pico-guess", "pico-guess-7", "pico-words-7")] == [0, 7, None]
+    assert [pico_seed(name) for name in ("pico-guess", "pico-chat-7", "pico-words-7")] == [0, 7, None]
 
 
 def test_equal_seeds_make_equal_weights_and_leave_the_global_generator_alone():
@@ -62,6 +64,15 @@ def test_every_phrase_of_guess_number_is_one_token_and_comes_back():
         texts += [action] if terminated else [action, observation]
     assert len(texts) > 8
     assert all(len(tokenizer.encode(text)) == 4 for text in texts[2::2])
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+
+
+def test_pico_chat_knows_exactly_the_words_of_reviews():
+    assert set(FAMILIES["pico-chat"].words) == set(WORDS)
+    assert len(FAMILIES["pico-chat"].words) == len(WORDS)
+    tokenizer = build_tokenizer(FAMILIES["pico-chat"])
+    texts = [SUBJECTS[7].prompt, write_review(Random(0), SUBJECTS[7])]
+    assert [len(tokenizer.encode(text)) for text in texts] == [len(text.split()) for text in texts]
     assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
 
 

@@ -1,5 +1,7 @@
 """What the episodes of a step say: rates over sound episodes, the share of the others, lags and repetition."""
 
+import math
+
 import pytest
 
 from turnwise.sources.rollout_metrics import find_errors, read_rollout
@@ -62,6 +64,19 @@ def test_a_turns_lag_is_how_far_its_sampler_was_behind() -> None:
 def test_what_nobody_sampled_has_no_lag() -> None:
     shown = Group(id="d", trajectories=[trajectory("d/0", Turn(sampled_ids=[1, 2]))])
     assert "rollout/lag_mean" not in read_rollout([shown], version=5)
+
+
+def test_perplexity_is_that_of_the_samplers_own_tokens() -> None:
+    sampled = [Turn(sampled_ids=[1, 2], logprobs=[-1.0, -2.0]), Turn(sampled_ids=[3], logprobs=[0.0])]
+    group = Group(id="d", trajectories=[trajectory("d/0", *sampled), trajectory("d/1", Turn(sampled_ids=[1, 2]))])
+    assert read_rollout([group], version=5)["rollout/perplexity"] == pytest.approx(math.e)
+
+
+def test_scores_of_the_environment_are_averaged() -> None:
+    one, two = trajectory("d/0", turn([1])), trajectory("d/1", turn([1]))
+    one.info, two.info = {"scores": {"true": 0.5}}, {"scores": {"true": 1.0, "length": 4}}
+    metrics = read_rollout([Group(id="d", trajectories=[one, two])], version=5)
+    assert (metrics["rollout/score_true"], metrics["rollout/score_length"]) == (0.75, 4)
 
 
 def test_four_tokens_that_come_again_in_their_turn_are_repetition() -> None:

@@ -48,6 +48,7 @@ class Env:
     | `valid` | any step | could the action be parsed and was it allowed? (missing: yes) |
     | `state_key` | any | equal strings mark equal states, for anchor-state credit |
     | `reward_parts` | any step | the named parts that sum to the reward |
+    | `scores` | last step | named numbers about the episode; their means become metrics, `rollout/score_<name>` |
     | `parsed_action` | any step | what the environment understood |
     | `seat` | any, several seats | who reads this observation and acts next (required until the end) |
     | `rewards` | any step, several seats | reward of each seat, by name; the step's `reward` is then the actor's |

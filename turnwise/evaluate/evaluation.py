@@ -21,7 +21,7 @@ from turnwise.rollout.scheduler import at_seats
 from turnwise.sources.judged import Jury, env_reward, is_paid_by_judge
 from turnwise.sources.rollout_metrics import find_errors
 from turnwise.sources.seeds import HELD_OUT
-from turnwise.types import Group, Trajectory
+from turnwise.types import Group, Trajectory, mean_scores
 from turnwise.words import counted
 
 
@@ -121,6 +121,7 @@ def summarize(groups: Sequence[Group], *, tries: int = 1) -> dict[str, float]:
         metrics["eval/faults"] = 1 - len(sound) / len(played)
     if sound:
         metrics |= _outcomes(tasks) | _conduct(sound) | _pass_at(tasks, tries)
+        metrics |= {f"eval/score_{name}": value for name, value in mean_scores(sound).items()}
     return metrics
 
 

@@ -1,7 +1,8 @@
 """The pico models: Llamas of 60,000 parameters with a word or phrase per token, for studies of hundreds of runs.
 
-`pico` knows the words of `lookup/…` and nothing else, `pico-guess` those of `game/guess-number-…`. They are not shipped
-but generated from a seed, in a second, and are untrained. `pico` is seed 0 and `pico-7` is seed 7.
+`pico` knows the words of `lookup/…` and nothing else, `pico-guess` those of `game/guess-number-…`, and `pico-chat`
+those of `chat/prompts`. They are not shipped but generated from a seed, in a second, and are untrained. `pico` is
+seed 0 and `pico-7` is seed 7.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:  # a name such as `pico-7` is parsed without torch; making a m
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 _VERSION = "1"  # part of the folder's name: raise it when the model of a seed changes
-_NAME = re.compile(r"(pico(?:-guess)?)(?:-(\d+))?")
+_NAME = re.compile(r"(pico(?:-guess|-chat)?)(?:-(\d+))?")
 _MARKERS = ("<|pad|>", "<|user|>", "<|agent|>", "<|end|>")
 _UNKNOWN = "?"
 _BLANK = "▁"  # stands before every word, so that words need no other separator
@@ -48,14 +49,23 @@ _GUESS = (
     *(f"{number}." for number in range(_HIGHEST + 1)),
     *(f"\\boxed{{{number}}}" for number in range(1, _HIGHEST + 1)),
 )
+_CHAT = (
+    *("review", "the", "of", "in", "and", "but", "."),
+    *("film", "book", "play", "song", "game", "meal", "hotel", "phone"),
+    *("price", "look", "style", "feel", "idea", "detail", "start", "end"),
+    *("is", "was", "feels", "seems", "very", "really", "truly", "well", "so", "now"),
+    *("good", "great", "lovely", "clever", "warm", "fresh", "fun", "superb"),
+    *("bad", "poor", "dull", "weak", "cold", "ugly", "slow", "awful"),
+)
 FAMILIES = {
     "pico": Family(words=_LOOKUP, context=96, theta=100.0),
     "pico-guess": Family(words=_GUESS, context=160, theta=10_000.0, breaks=r" (?=\d+\.|\\boxed)|(?<=\.) |\n"),
+    "pico-chat": Family(words=_CHAT, context=160, theta=1000.0),
 }
 
 
 def pico_seed(name: str) -> int | None:
-    """The seed in a model's name: 0 for `pico`, 7 for `pico-7` and `pico-guess-7`, None for other models."""
+    """The seed in a model's name: 0 for `pico`, 7 for `pico-7` and `pico-chat-7`, None for other models."""
     found = _NAME.fullmatch(name)
     return None if found is None else int(found[2] or 0)
 

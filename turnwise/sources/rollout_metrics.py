@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from turnwise.ops.filters import equal_returns
 from turnwise.sources.cursor import is_own
 from turnwise.sources.judged import env_reward, is_paid_by_judge
-from turnwise.types import CUTS, Group, StopReason, Trajectory
+from turnwise.types import CUTS, Group, StopReason, Trajectory, mean_scores
 
 _GRAM = 4
 """Tokens in a row that count as repeated text when they come again in the same turn."""
@@ -73,6 +74,7 @@ def _outcomes(sound: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/success": sum(trajectory.success for trajectory in sound) / len(sound),
         "rollout/reward": sum(trajectory.reward for trajectory in sound) / len(sound),
         "rollout/cut": sum(trajectory.stop in CUTS for trajectory in sound) / len(sound),
+        **{f"rollout/score_{name}": value for name, value in mean_scores(sound).items()},
     }
     if any(map(is_paid_by_judge, sound)):
         metrics["rollout/env_reward"] = sum(map(env_reward, sound)) / len(sound)
@@ -90,7 +92,17 @@ def _conduct(sound: Sequence[Trajectory], version: int) -> dict[str, float]:
     # What no policy sampled, as in demonstrations, has no lag.
     if lags := [version - turn.policy_version for turn in turns if turn.logprobs is not None]:
         metrics |= {"rollout/lag_mean": sum(lags) / len(lags), "rollout/lag_max": float(max(lags))}
+    if (perplexity := own_perplexity(sound)) is not None:
+        metrics["rollout/perplexity"] = perplexity
     return metrics
+
+
+def own_perplexity(trajectories: Sequence[Trajectory]) -> float | None:
+    """How uncertain the sampler was: exp of minus the mean log-prob of its tokens; None if nobody sampled any."""
+    turns = [turn.logprobs for each in trajectories for turn in each.turns if turn.logprobs]
+    if not turns:
+        return None
+    return math.exp(-sum(map(sum, turns)) / sum(map(len, turns)))
 
 
 def _repetition(turns: Sequence[Sequence[int]]) -> float:

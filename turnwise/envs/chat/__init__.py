@@ -1,0 +1,17 @@
+"""Registrations of the chats: free text in answer to prompts."""
+
+from turnwise.envs.registry import EnvSpec
+
+SPECS: tuple[EnvSpec, ...] = (
+    EnvSpec(
+        id="chat/prompts",
+        entry_point="turnwise.envs.chat.prompts:make_prompts",
+        summary="Write short reviews in a small language with exact scores and a reward that can be hacked.",
+    ),
+    EnvSpec(
+        id="chat/prompts-rare",
+        entry_point="turnwise.envs.chat.prompts:make_prompts",
+        summary="The same, but only a perfect review counts: an imitator of the usual ones seldom writes one.",
+        kwargs={"score": "success", "require": 1.0},
+    ),
+)

@@ -1,0 +1,76 @@
+"""`chat/prompts`: prompts to answer in free text, scored by functions or by a judge."""
+
+from __future__ import annotations
+
+from functools import cache
+from random import Random
+from typing import Any
+
+from turnwise.envs.base import Env, Reset, Step
+from turnwise.envs.chat.reviews import SUBJECTS, Subject, score_review, write_review
+from turnwise.envs.tasks.answers import split_of
+
+_REWARDS = ("true", "proxy", "success")
+SOUND = 0.25
+"""The true score from which a review counts as a success."""
+
+
+def make_prompts(*, score: str = "true", require: float = SOUND, split: str = "train") -> Env:
+    """`make("chat/prompts")`: the language of reviews, which needs no download."""
+    return Reviews(score=score, require=require, split=split)
+
+
+class Reviews(Env):
+    """Review something in one answer of about 16 words; `turnwise.envs.chat.reviews` has the words and the scores.
+
+    `score` names the reward: the `true` score, the `proxy` that can be hacked, or `success` (1 or 0). An answer
+    succeeds if its true score reaches `require`. The expert samples reviews from a small grammar, with mixed feelings,
+    until one succeeds. A high `require` makes a task that the expert always solves and who imitated it before seldom.
+    """
+
+    def __init__(self, *, score: str = "true", require: float = SOUND, split: str = "train") -> None:
+        super().__init__(split=split)
+        if score not in _REWARDS:
+            raise ValueError(f"unknown score {score!r}; the language of reviews has {', '.join(_REWARDS)}")
+        if not 0 <= require <= 1:
+            raise ValueError(f"require is {require}; true scores are between 0 and 1")
+        self.score, self.require = score, require
+        self.subject, self.expert_seed = SUBJECTS[0], 0
+
+    def reset(self, seed: int | None = None, task: Any = None) -> Reset:
+        """Draw a subject, or take `task={"topic": "film", "first": "style", "second": "end"}`."""
+        super().reset(seed=seed)
+        self.subject = Subject(**task) if task else self.rng.choice(_subjects(self.split))
+        self.expert_seed = self.rng.getrandbits(64)
+        return self.subject.prompt, {}
+
+    def list_tasks(self) -> list[dict[str, str]]:
+        """Every subject of the split."""
+        return [{"topic": each.topic, "first": each.first, "second": each.second} for each in _subjects(self.split)]
+
+    def step(self, action: str) -> Step:
+        """Score the review; the episode is over."""
+        scores = score_review(action, self.subject)
+        success = self._succeeds(scores)
+        reward = float(success) if self.score == "success" else scores[self.score]
+        return "", reward, True, False, {"success": success, "scores": scores}
+
+    def sample_random_action(self) -> str:
+        """A review from the grammar, sound or not."""
+        return write_review(self.rng, self.subject)
+
+    def oracle(self) -> str:
+        """The first sound review that the expert thinks of."""
+        rng = Random(self.expert_seed)
+        while True:
+            review = write_review(rng, self.subject)
+            if self._succeeds(score_review(review, self.subject)):
+                return review
+
+    def _succeeds(self, scores: dict[str, float]) -> bool:
+        return scores["true"] >= self.require - 1e-9
+
+
+@cache
+def _subjects(split: str) -> tuple[Subject, ...]:
+    return tuple(subject for subject in SUBJECTS if split_of(subject.prompt) == split)
