@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from tests.learn.small_learners import drift, make_groups, make_policy, weights
+from tests.learn.small_learners import drift, judged, make_groups, make_policy, weights
 from turnwise.algorithm import PRESETS, preset
 from turnwise.learn.learner import Learner
 from turnwise.recipe.schema import Train
@@ -80,7 +80,7 @@ def finish(processes: list[int]) -> list[int]:
 def learn(folder: Path, steps: int, run: str) -> None:
     """Presets learn from groups of uneven lengths; rank 0 writes the numbers of every step and the last weights."""
     settings = SETTINGS.model_copy(update={"ranks": run.partition("-")[2]})
-    ranks, groups = join(), drift(make_groups(tasks=5, size=3), by=0.3)
+    ranks, groups = join(), judged(drift(make_groups(tasks=5, size=3), by=0.3))
     rows: dict[str, list[dict[str, float]]] = {}
     for name in PRESETS:
         learner = Learner(make_policy(), preset(name), settings, seed=0, ranks=ranks)

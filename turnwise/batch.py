@@ -97,9 +97,12 @@ class TokenBatch:
     @property
     def unit_rows(self) -> tuple[Tensor, int]:
         """The unit of each sequence, numbered from 0 without gaps, and how many units there are."""
-        number_S = self.trajectory_S if self.unit_S is None else self.unit_S
-        known, row_S = number_S.unique(return_inverse=True)
-        return row_S, known.numel()
+        return _numbered(self.trajectory_S if self.unit_S is None else self.unit_S)
+
+    @property
+    def trajectory_rows(self) -> tuple[Tensor, int]:
+        """The trajectory of each sequence, numbered from 0 without gaps, and how many trajectories there are."""
+        return _numbered(self.trajectory_S)
 
     def units(self) -> list[list[int]]:
         """The sequences of each unit, ordered by first sequence. Every split must keep them together."""
@@ -202,6 +205,11 @@ class Scores:
     """Full-vocabulary KL from the policy to the reference."""
     reverse_kl_T: Tensor | None = None
     """Full-vocabulary KL from the reference to the policy."""
+
+
+def _numbered(names_S: Tensor) -> tuple[Tensor, int]:
+    known, row_S = names_S.unique(return_inverse=True)
+    return row_S, known.numel()
 
 
 def _ranges(length_S: Tensor, chosen_S: Tensor) -> Tensor:

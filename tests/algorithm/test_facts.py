@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import turnwise
-from tests.learn.small_learners import SETTINGS, make_groups, make_policy, row
+from tests.learn.small_learners import SETTINGS, judged, make_groups, make_policy, row
 from turnwise.algorithm import AXES, PRESETS, Algorithm, Need, Trait, declares, preset, resolve
 from turnwise.algorithm.axes import axis_named
 from turnwise.learn.learner import Learner
@@ -127,7 +127,7 @@ def test_a_regulariser_of_the_users_own_gets_its_reference() -> None:
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_the_learner_gives_what_is_needed_and_nothing_else(name: str) -> None:
     learner = Learner(make_policy(), preset(name), SETTINGS)
-    batch = learner.prepare(make_groups())
+    batch = learner.prepare(judged(make_groups()))
     assert batch is not None
     assert (batch.ref_T is not None) == (learner.reference is not None) == (Need.REFERENCE in learner.needs)
     assert (batch.value_T is not None) == preset(name).needs_critic
@@ -145,6 +145,17 @@ def test_episodes_without_sampler_log_probs_are_refused_where_a_part_needs_them(
         turn.logprobs = None
     learner = Learner(make_policy(), row("ppo", {"mismatch": "truncated"}), SETTINGS)
     with pytest.raises(ValueError, match=r"mismatch=truncated needs the log-probs of the sampler"):
+        learner.prepare(groups)
+
+
+def test_episodes_without_win_probabilities_are_refused_with_the_fix() -> None:
+    groups = judged(make_groups())
+    groups[1].trajectories[2].turns[-1].streams = {}
+    learner = Learner(make_policy(), row("sppo", {"filters": ["errored"]}), SETTINGS)
+    match = (
+        r"surrogate=sppo needs win probabilities \(extra_T\['wins'\]\), and trajectory 'task-1/2' has none: set judge"
+    )
+    with pytest.raises(ValueError, match=match):
         learner.prepare(groups)
 
 

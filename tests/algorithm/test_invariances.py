@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.ops.batches import Case, assign, cases, ragged, random_case
 from tests.ops.ranks import on_ranks
-from turnwise.algorithm import PRESETS, Algorithm, Need, compute_credit, compute_loss, preset
+from turnwise.algorithm import PRESETS, Algorithm, Need, Trait, compute_credit, compute_loss, preset
 from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.weights import Counts
 from turnwise.ranks import Reduce, alone
@@ -45,7 +45,8 @@ def gradient(
     """Total loss and its derivative by every token's log-prob and value."""
     logprob_T, value_T = logprob_T.clone().requires_grad_(), value_T.clone().requires_grad_()
     entropy_T = torch.where(credited.sampled_T, logprob_T * 0.5 + 2, 0)
-    scores = Scores(logprob_T=logprob_T, value_T=value_T, entropy_T=entropy_T)
+    kl_T = torch.where(credited.sampled_T, 1 - 0.3 * logprob_T, 0)
+    scores = Scores(logprob_T=logprob_T, value_T=value_T, entropy_T=entropy_T, reverse_kl_T=kl_T)
     loss = compute_loss(row, credited, scores, counts=counts)
     loss.total.backward()
     value_grad_T = value_T.grad if value_T.grad is not None else torch.zeros_like(value_T)
@@ -84,8 +85,9 @@ def test_micro_batches_add_up_to_the_whole(name: str, seed: int) -> None:
     expected, expected_grad = whole(row, case)
     credited = compute_credit(row, case.batch)
     counts = Counts.of(credited)
-    # Terms of single sequences hold however trajectories are cut; terms of groups ask for whole ones.
-    order = credited.units() if Need.WHOLE_GROUPS in row.needs else [[each] for each in range(credited.sequences)]
+    # Terms of single sequences hold however trajectories are cut; terms of units ask for whole ones.
+    by_unit = Need.WHOLE_GROUPS in row.needs or Trait.PER_UNIT in row.facts("surrogate")
+    order = credited.units() if by_unit else [[each] for each in range(credited.sequences)]
     random.Random(seed).shuffle(order)
     total, total_grad = 0.0, torch.zeros_like(expected_grad)
     for start in range(0, len(order), 2):

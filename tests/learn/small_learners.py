@@ -59,6 +59,13 @@ def drift(groups: list[Group], *, by: float, seed: int = 0) -> list[Group]:
     return groups
 
 
+def judged(groups: list[Group]) -> list[Group]:
+    """Give every answer a win probability that agrees with its reward."""
+    for trajectory in (each for group in groups for each in group.trajectories):
+        trajectory.turns[-1].streams = {"wins": [0.7 if trajectory.reward else 0.2]}
+    return groups
+
+
 def weights(learner: Learner) -> dict[str, Tensor]:
     """Copies of everything that may train; of sharded weights all ranks must ask for them."""
     critic = {} if learner.critic is None else learner.critic.trainable()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.learn.small_learners import judged
 from turnwise.algorithm import PRESETS
 from turnwise.evaluate.evaluation import evaluate
 from turnwise.guard.bounds import find_crossings
@@ -34,7 +35,8 @@ BUDGETS = {
         ("ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-drift", "poad", "ntpo", "turn-gae"), SEVERAL_UPDATES
     ),
     **dict.fromkeys(("bilevel-gae", "dual-discount", "so-grpo", "gspo", "rebn", "minirl"), SEVERAL_UPDATES),
-    **dict.fromkeys(("dpo", "iterative-dpo"), COMPARED),
+    **dict.fromkeys(("dpo", "iterative-dpo", "ipo", "kto", "tdpo1", "tdpo2", "sppo"), COMPARED),
+    **dict.fromkeys(("p3o-v1", "p3o-v2", "superhf", "grao"), COMPARED),
     **dict.fromkeys(("grpo", "dr-grpo", "dapo", "cispo", "rloo", "reinforce", "reinforce++", "gigpo"), ONE_UPDATE),
 }
 SMALLER_GROUPS = {"dapo": 8, "minirl": 8}
@@ -88,7 +90,7 @@ def test_the_preset_learns(name: str, success_before: float) -> None:
         learner, source = Learner(policy, recipe.algorithm, recipe.train, seed=recipe.seed), Played(player, recipe)
         rows: list[dict[str, float]] = []
         for step in range(1, recipe.train.steps + 1):
-            groups = source.groups(step)
+            groups = judged(source.groups(step))
             batch = learner.prepare(groups)
             assert batch is not None
             row = {"step": step, **read_rollout(groups, version=step - 1), **learner.learn(batch, step).metrics}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -85,6 +86,8 @@ def make_case(shapes: Shapes, *, seed: int = 0) -> Case:
 def assign(groups: list[Group], *, seed: int = 0) -> Case:
     """A case from given trajectories."""
     batch = pack(groups, dtype=torch.float64)
+    none_T = torch.zeros(batch.tokens, 1, dtype=torch.float64)  # where no turn sampled anything
+    batch = batch.with_(extra_T={"wins": none_T, **batch.extra_T})
     noise = torch.Generator().manual_seed(seed)
 
     def normal(scale: float) -> Tensor:
@@ -144,9 +147,12 @@ def close(actual: Tensor, expected: Sequence[float] | Tensor, *, where: Tensor |
 
 def _trajectory(shape: EpisodeShape, name: str, rng: random.Random) -> Trajectory:
     cut = shape.bootstrap is not None
+    turns = [_turn(turn, carried=_carried(shape.turns, place), rng=rng) for place, turn in enumerate(shape.turns)]
+    for turn in [turn for turn in turns if turn.sampled_ids][-1:]:
+        turn.streams = {"wins": [1 / (1 + math.exp(-sum(each.reward for each in turns)))]}
     return Trajectory(
         id=name,
-        turns=[_turn(turn, carried=_carried(shape.turns, place), rng=rng) for place, turn in enumerate(shape.turns)],
+        turns=turns,
         stop=StopReason.MAX_TURNS if cut else StopReason.DONE,
         terminated=not cut,
         truncated=cut,

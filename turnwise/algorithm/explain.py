@@ -46,27 +46,36 @@ def _title(row: Algorithm) -> str:
 
 
 def _objective(row: Algorithm) -> str:
+    weighed = equation("weights", row.weights)
+    if Trait.PER_UNIT in row.facts("surrogate"):
+        weighed = weighed.replace(" (1/n_u) Σ_{t in u}", "")  # a term that is the same for all of them
     factor = "" if _is_neutral("mismatch", row.mismatch) else "ρ_t · "
-    lines = [f"maximise   J = {equation('weights', row.weights)}  {factor}{_term(row)}"]
-    lines += [f"minus      {_with_numbers(equation('regularizers', part), part)}" for part in row.regularizers]
+    lines = [f"maximise   J = {weighed}  {factor}{_term(row)}"]
+    lines += [f"minus      {_with_numbers(_penalty(part), part)}" for part in row.regularizers]
     if row.needs_critic:
         loss = equation("value_loss", row.critic.loss).replace("\n", "\n" + " " * len("minimise   "))
-        weighed = "" if row.critic.coef == 1 else f", weighed by {row.critic.coef:g}"
-        lines.append(f"minimise   {loss}     (critic, per {row.critic.level}{weighed})")
+        coef = "" if row.critic.coef == 1 else f", weighed by {row.critic.coef:g}"
+        lines.append(f"minimise   {loss}     (critic, per {row.critic.level}{coef})")
     if not _is_neutral("scale", row.scale):
         target = "the gradient" if row.scale.options.get("apply") == "gradient" else "the optimiser's step"
-        written = formula_of(function_of("scale", row.scale.kind), row.scale.options)
-        lines.append(f"then       {target} is multiplied by  {written or _right_side(equation('scale', row.scale))}")
+        lines.append(f"then       {target} is multiplied by  {_written('scale', row.scale)}")
     return "\n".join(lines)
 
 
 def _term(row: Algorithm) -> str:
     """The surrogate's equation with the row's own ratio and numbers written in."""
     symbol = equation("ratio", row.ratio).partition(" =")[0]
-    written = formula_of(function_of("surrogate", row.surrogate.kind), row.surrogate.options)
-    term = written or _right_side(equation("surrogate", row.surrogate).splitlines()[0])
-    term = re.sub(r"\bw\b", symbol, term)
+    term = re.sub(r"\bw\b", symbol, _written("surrogate", row.surrogate).splitlines()[0])
     return _with_numbers(re.sub(r"\bA_t\b", "Â_t", term), row.surrogate)
+
+
+def _penalty(part: Part) -> str:
+    return formula_of(function_of("regularizers", part.kind), part.options) or equation("regularizers", part)
+
+
+def _written(axis: str, part: Part) -> str:
+    """The part's own formula, or what its equation puts after the sign."""
+    return formula_of(function_of(axis, part.kind), part.options) or _right_side(equation(axis, part))
 
 
 def _with_numbers(text: str, part: Part) -> str:

@@ -49,6 +49,14 @@ _ITERATED: Row = {
     "minibatches": 4,
 }
 
+_P3O: Row = {
+    "sampling": {"kind": "group", "size": 2},
+    "reward": [{"kind": "token-kl", "coef": 0.001}],
+    "surrogate": "p3o",
+    "weights": "unit-mean",
+    "minibatches": 4,
+}
+
 PRESETS: Mapping[str, tuple[str, Row]] = {
     "ppo": ("Token-level PPO with a token critic", _PPO),
     "turn-ppo": ("PPO with one geometric-mean ratio per turn", {**_PPO, "ratio": "turn"}),
@@ -173,7 +181,43 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
         "DPO on the best and the worst of its own samples, against their sampler",
         {**_ITERATED, "surrogate": {"kind": "dpo", "against": "old"}},
     ),
+    "ipo": ("A margin between the answers of a pair that is met, not exceeded", {**_PAIRS, "surrogate": "ipo"}),
+    "kto": ("Good answers more likely, bad ones less, without pairs", {"surrogate": "kto", "weights": "unit-mean"}),
+    "tdpo1": (
+        "DPO with the exact KL along both answers",
+        {**_PAIRS, "surrogate": {"kind": "tdpo", "alpha": 1.0, "detach": False}},
+    ),
+    "tdpo2": ("DPO that keeps the worse answer's distributions near the reference", {**_PAIRS, "surrogate": "tdpo"}),
+    "sppo": ("Every answer to its own target, set by how often it wins", {**_ITERATED, "surrogate": "sppo"}),
+    "p3o-v1": ("Policy gradient of pairs with sequence ratios, clipped one by one [M]", _P3O),
+    "p3o-v2": (
+        "Policy gradient of pairs with sequence ratios, clipped together [M]",
+        {**_P3O, "surrogate": {"kind": "p3o", "clip": "joint"}},
+    ),
+    "superhf": (
+        "Imitate the best of its own samples, with the exact KL from the base",
+        {
+            "sampling": {"kind": "group", "size": 16},
+            "filters": ["errored", "best"],
+            "surrogate": "nll",
+            "regularizers": [{"kind": "kl", "coef": 0.35, "estimator": "full-reverse"}],
+        },
+    ),
+    "grao": (
+        "Own samples and a reference answer in one group",
+        {
+            **_GROUP,
+            "normalizer": {"kind": "group-std", "population": True},
+            "surrogate": "grao",
+            "weights": "unit-mean",
+        },
+    ),
 }
+
+_P3O_NOTE = """\
+P3O (2310.00212). Established: sequence ratios, each answer the other's baseline, the KL inside the reward, separate or
+joint clips. The exact form of the clips, its bound, the coefficient of the KL and the number of minibatches are our
+reading [M]."""
 
 MARKS: Mapping[str, str] = {
     "[I]": "inferred from the code base that the paper most plausibly builds on: a starting point",
@@ -195,6 +239,21 @@ claim to hold us to is robustness to the learning rate, not the clipping bias as
 Ours, and the default (docs/stability.md): where st-ppo shrinks steps by what the clip hides, this row looks at the KL
 from the sampler itself. Found by search, confirmed on ten other seeds of a small task, where it ended higher than
 st-ppo over five rates, and on SmolLM2 with three seeds. On-policy it is turn-ppo.""",
+    "tdpo1": "TDPO (2404.11999), from its public code: alpha 1 and no stop-gradient.",
+    "tdpo2": "TDPO (2404.11999), from its public code: beta 0.1, alpha 0.5, a stop-gradient on the better answer's KL.",
+    "sppo": """\
+SPPO (2405.00675), from its public code: beta 0.001, best and worst of five samples (here four), the target against all
+samples. The target of the pair alone: filters: [errored, {kind: extremes, wins: pair}].""",
+    "iterative-dpo": "An iteration is a step: its samples, its pairs, and the policy before its first update.",
+    "p3o-v1": _P3O_NOTE,
+    "p3o-v2": _P3O_NOTE,
+    "superhf": """\
+SuperHF (2310.16763), from its public code: superbatch 16, beta 0.35. There the KL is summed over the examples of a
+minibatch while the imitation loss is a mean, so beta grows with the minibatch; here both are means over tokens.""",
+    "grao": """\
+GRAO (2508.07750): beta 0.5, lam 0.6. The reference answer is the expert's: set source.expert: 1. The text leaves open
+whether the group's mean includes it; here it does, because otherwise the last term would have no part in it.""",
+    "kto": "KTO (2402.01306) with a constant anchor in place of the estimated KL.",
     "so-grpo": "Advantage and constants are inferred; only the turn ratio and the scale are published.",
 }
 """What is established about a row and what is our reading; `turnwise explain` prints it."""

@@ -62,6 +62,7 @@ class Trait(StrEnum):
     FIRST_UPDATE_ONLY = "is right only for data of the present policy"
     PER_TURN = "one ratio for all tokens of a turn"
     PER_SEQUENCE = "one ratio for all tokens of a sequence"
+    PER_UNIT = "one term for all tokens of a unit"
     SAME_IN_TURN = "gives all tokens of a turn the same advantage"
     SAME_IN_SEQUENCE = "gives all tokens of a sequence the same advantage"
     DIVIDES_BY_SPREAD = "divides by the spread of the group"

@@ -8,6 +8,7 @@ from turnwise.ops.chains import chain
 from turnwise.ops.facts import Need, Trait, declares
 from turnwise.ops.groups import ROUNDING, ReturnTable, sample_std
 from turnwise.ops.parameters import NonNegative
+from turnwise.ops.segments import segment_count
 from turnwise.ranks import Reduce
 
 
@@ -21,15 +22,25 @@ def no_normalizer(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce) -> Ten
 
 
 @declares(Need.GROUPS, Trait.DIVIDES_BY_SPREAD)
-def group_std(batch: TokenBatch, advantage_T: Tensor, reduce: Reduce, *, eps: NonNegative = 1e-6) -> Tensor:
+def group_std(
+    batch: TokenBatch,
+    advantage_T: Tensor,
+    reduce: Reduce,
+    *,
+    eps: NonNegative = 1e-6,
+    population: bool = False,
+) -> Tensor:
     """Divide by the standard deviation of the group's returns.
 
-        Â_i = A_i / (std_{j in group} R_j + ε)        (sample std)
+        Â_i = A_i / (std_{j in group} R_j + ε)        (sample std, unless population)
 
     GRPO (2402.03300). A group of one keeps its advantage. Groups never span ranks, so nothing is reduced.
     """
     table = ReturnTable.of(batch)
     std_G = sample_std(table.centred(), table.group_N, table.groups)
+    if population:
+        size_G = segment_count(table.group_N, table.groups)
+        std_G = torch.where(size_G > 1, std_G * ((size_G - 1) / size_G.clamp_min(1)).sqrt(), std_G)
     return advantage_T / (std_G[batch.group_S[batch.sequence_T]] + eps).to(advantage_T)
 
 

@@ -46,9 +46,9 @@ class Members:
 
     @classmethod
     def of(cls, batch: TokenBatch, *, level: PairLevel = "sequence") -> Members:
-        known, row_S = batch.trajectory_S.unique(return_inverse=True)
+        row_S, count = batch.trajectory_rows
         unit_S, units = batch.unit_rows
-        unit_M = unit_S.new_zeros(known.numel()).scatter(0, row_S, unit_S)
+        unit_M = unit_S.new_zeros(count).scatter(0, row_S, unit_S)
         by_turn = level == "turn" and batch.turns > 0
         return cls(
             unit_M=unit_M,
@@ -66,6 +66,10 @@ class Members:
         """The sum or mean of a stream over the sampled tokens of every member and column."""
         pool = segment_sum if length == "sum" else segment_mean
         return pool(values_T, self._cell_T, self.count * self.columns).view(self.count, self.columns)
+
+    def mean(self, values_M: Tensor) -> Tensor:
+        """The mean over the members of each unit."""
+        return segment_mean(values_M, self.unit_M, self.units)
 
     @property
     def speaks_MC(self) -> Tensor:
@@ -102,6 +106,10 @@ class Pairs:
         better_P = torch.where(left >= right, left_P, right_P)[wanted_P]
         worse_P = torch.where(left >= right, right_P, left_P)[wanted_P]
         return cls(better_P=better_P, worse_P=worse_P, unit_P=members.unit_M[better_P], units=members.units)
+
+    def difference(self, values_MC: Tensor) -> Tensor:
+        """The better member's number minus the worse one's."""
+        return values_MC[self.better_P] - values_MC[self.worse_P]
 
     def mean(self, values_P: Tensor) -> Tensor:
         """The mean over the pairs of each unit; 0 where there are none."""

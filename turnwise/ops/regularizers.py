@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from turnwise.batch import Scores, TokenBatch
-from turnwise.ops.facts import Need, declares
+from turnwise.ops.facts import Need, Options, declares, formula
 from turnwise.ops.parameters import NonNegative
 from turnwise.ops.ratios import LOG_CLAMP
 
@@ -41,6 +41,11 @@ def full_vocabulary_kl(
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
+def _kl_written(options: Options) -> str:
+    return f"coef · KL_t({'π_ref ‖ π' if options['estimator'] == 'full-reverse' else 'π ‖ π_ref'})"
+
+
+@formula(_kl_written)
 @declares(Need.REFERENCE)
 @declares(Need.KL_TO_REFERENCE, estimator="full")
 @declares(Need.KL_FROM_REFERENCE, estimator="full-reverse")

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.facts import Need, Trait, declares, refuses
+from turnwise.ops.group_losses import GROUP_LOSSES
 from turnwise.ops.pair_losses import PAIR_LOSSES
 from turnwise.ops.parameters import AtLeastOne, LowerClip, Positive
 from turnwise.ops.terms import Ratios, Terms
@@ -121,4 +122,5 @@ SURROGATES = {
     "reinforce": reinforce,
     "nll": negative_log_likelihood,
     **PAIR_LOSSES,
+    **GROUP_LOSSES,
 }
