@@ -70,5 +70,15 @@ METRICS = {
     "eval/tokens": "mean sampled tokens",
     "eval/valid": "share of turns that the environment accepted as valid; a turn cut by a limit is not valid",
     "eval/pass@k": "chance that one of k tries succeeds, for k = 1, 2, 4 … up to eval.tries",
+    "eval/meteor": "mean METEOR similarity of random pairs of answers to different prompts: 1 if all are alike",
+    "eval/self_similarity": "the same for pairs of tries at one task",
+    "eval/distinct_1": "share of different words among all words of the answers",
+    "eval/distinct_2": "share of different pairs of neighbouring words",
+    "eval/length": "mean words of an episode's answers, with punctuation marks",
+    "eval/perplexity": "exp of minus the policy's mean log-prob of its own tokens: 1 if it was always sure",
+    "eval/kl": "KL of the policy to the one before the first step, in nats per episode, exact at each token",
+    "eval/kl_low": "lower end of its 95% interval, over tasks",
+    "eval/kl_high": "upper end",
+    "eval/log_ratio": "the same KL estimated by the mean log-ratio of the sampled tokens alone",
 }
 """Name and meaning. A row omits metrics that it has no data for: no critic, no reference, no groups."""

@@ -13,6 +13,7 @@ import numpy as np
 from turnwise.envs.base import Env
 from turnwise.envs.faults import FAULTS
 from turnwise.envs.process import EnvSource
+from turnwise.evaluate.measures import measure_texts
 from turnwise.evaluate.statistics import mean_interval, pass_at_k, wilson_interval
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Recipe
@@ -98,14 +99,14 @@ def evaluate(
         watch(groups)
     metrics: dict[str, float] = {}
     for prefix, played in (seats or {"": None}).items():
-        summary = summarize(at_seats(groups, played), tries=recipe.eval.tries)
+        summary = summarize(at_seats(groups, played), tries=recipe.eval.tries, measures=recipe.eval.measures)
         metrics |= {f"{prefix}{name}": value for name, value in summary.items()}
     if any(value == 1 for name, value in metrics.items() if name.endswith("eval/faults")):
         raise ValueError(f"every episode of {recipe.env.id} failed; the last error: {find_errors(groups)[-1]}")
     return metrics
 
 
-def summarize(groups: Sequence[Group], *, tries: int = 1) -> dict[str, float]:
+def summarize(groups: Sequence[Group], *, tries: int = 1, measures: Collection[str] = ()) -> dict[str, float]:
     """The episodes of an evaluation as `eval/…` metrics, omitting those without data.
 
     Episodes that failed because of the environment count only in `eval/faults` (their share). Every task weighs the
@@ -122,6 +123,7 @@ def summarize(groups: Sequence[Group], *, tries: int = 1) -> dict[str, float]:
     if sound:
         metrics |= _outcomes(tasks) | _conduct(sound) | _pass_at(tasks, tries)
         metrics |= {f"eval/score_{name}": value for name, value in mean_scores(sound).items()}
+        metrics |= measure_texts(groups, measures)
     return metrics
 
 

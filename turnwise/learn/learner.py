@@ -73,7 +73,6 @@ class Learner:
         if row.needs_reference and reference is None:
             self.reference = policy.make_reference()
         self._in_step = ranks if sharded else ALONE
-        """The ranks that must make equal numbers of passes."""
         if sharded:
             policy.shard(self.critic, self.reference)
         self.optimizer = self._adam(policy.trainable(), weight_decay=settings.weight_decay)
@@ -139,6 +138,11 @@ class Learner:
         """Give back their memory until the next step."""
         for optimizer in self._optimizers:
             optimizer.zero_grad()
+
+    @property
+    def in_step(self) -> Ranks:
+        """The ranks that must make equal numbers of passes."""
+        return self._in_step
 
     @property
     def _optimizers(self) -> list[Optimizer]:

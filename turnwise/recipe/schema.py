@@ -16,6 +16,8 @@ from turnwise.recipe.machines import ClusterChoice, EngineChoice
 Mode = Literal["off", "warn", "act"]
 Stage = Literal["imitation", "reinforcement", "preference"]
 """What a run learns from: demonstrations, its own episodes, or preference pairs."""
+Measure = Literal["meteor", "self-similarity", "distinct", "length", "perplexity", "kl"]
+"""What can be measured on held-out episodes besides success and reward."""
 Schedule = Literal["constant", "linear", "cosine"]
 CONTEXT = 2048
 """Maximum tokens per episode unless the recipe or the model sets less: long episodes take slots in the engine."""
@@ -200,6 +202,9 @@ class Evaluate(Settings):
     """Tries at each task: pass@k for k up to this."""
     temperature: float = Field(default=1.0, ge=0)
     """0 is greedy."""
+    measures: tuple[Measure, ...] = ()
+    """What else is measured: of the texts meteor, self-similarity, distinct, length and perplexity; and kl, the
+    distance from the policy before the first step."""
 
 
 class GuardChoice(Settings):

@@ -15,6 +15,7 @@ from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import write_groups
 from turnwise.sources.judged import Jury
 from turnwise.sources.player import Playing
+from turnwise.train.first_policy import FirstPolicy
 from turnwise.train.trainee import Trainee
 from turnwise.types import Group
 
@@ -43,6 +44,10 @@ class HeldOut:
         """The episodes to play, the same every time."""
         return play_specs(self._recipe)
 
+    @cached_property
+    def _first_policies(self) -> dict[str, FirstPolicy]:
+        return {trainee.name: FirstPolicy(trainee, self._run.checkpoints) for trainee in self._trainees}
+
     @property
     def caveat(self) -> str:
         """A warning if the environment has fewer tasks than the recipe asks for."""
@@ -55,7 +60,7 @@ class HeldOut:
         self._jury.judge(groups)
         row: dict[str, Any] = {"step": step}
         for trainee in self._trainees:
-            summary = summarize(at_seats(groups, trainee.seats), tries=self._recipe.eval.tries)
+            summary = self._summarize(trainee, at_seats(groups, trainee.seats))
             row |= {f"{trainee.prefix}{name}": value for name, value in summary.items()}
         row["time/evaluate"] = time.perf_counter() - started
         if not self._records:
@@ -64,3 +69,10 @@ class HeldOut:
             write_groups(self._run.evaluation_file(step), groups[:_RECORDED])
         self._run.evals.append(row)
         return row, groups
+
+    def _summarize(self, trainee: Trainee, groups: list[Group]) -> dict[str, float]:
+        settings = self._recipe.eval
+        summary = summarize(groups, tries=settings.tries, measures=settings.measures)
+        if "kl" not in settings.measures or self._recipe.stage == "imitation":  # which begins with random weights
+            return summary
+        return summary | self._first_policies[trainee.name].distance(groups)

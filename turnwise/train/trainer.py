@@ -273,7 +273,7 @@ class Trainer:
     def _prune(self) -> None:
         """Remove old checkpoints, but keep those that any of the newest ones refers to."""
         checkpoints, keep = self.run_folder.checkpoints, self.recipe.checkpoint.keep
-        needed: set[int] = set()
+        needed = {0} if "kl" in self.recipe.eval.measures else set[int]()
         for step in checkpoints.steps()[-keep:]:
             with suppress(OSError, ValueError):  # resuming skips a broken one too
                 needed |= steps_needed(read_state(checkpoints.path(step)))

@@ -6,7 +6,7 @@ SPECS: tuple[EnvSpec, ...] = (
     EnvSpec(
         id="chat/prompts",
         entry_point="turnwise.envs.chat.prompts:make_prompts",
-        summary="Write short reviews in a small language with exact scores and a reward that can be hacked.",
+        summary="Short reviews in a small language whose reward can be hacked, or prompts from a file (path=…).",
     ),
     EnvSpec(
         id="chat/prompts-rare",

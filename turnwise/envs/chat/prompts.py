@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from turnwise.envs.base import Env, Reset, Step
+from turnwise.envs.chat.answered_prompts import AnsweredPrompts
 from turnwise.envs.chat.reviews import SUBJECTS, Subject, score_review, write_review
 from turnwise.envs.tasks.answers import split_of
 
@@ -15,9 +16,20 @@ SOUND = 0.25
 """The true score from which a review counts as a success."""
 
 
-def make_prompts(*, score: str = "true", require: float = SOUND, split: str = "train") -> Env:
-    """`make("chat/prompts")`: the language of reviews, which needs no download."""
-    return Reviews(score=score, require=require, split=split)
+def make_prompts(
+    *,
+    path: str | None = None,
+    score: str | None = None,
+    require: float | None = None,
+    turns: int = 1,
+    split: str = "train",
+) -> Env:
+    """`make("chat/prompts")`: the language of reviews, which needs no download; with a `path`, prompts from a file."""
+    if path is not None:
+        return AnsweredPrompts(path=path, score=score or "none", require=require, turns=turns, split=split)
+    if turns != 1:
+        raise ValueError(f"turns is {turns}; reviews are written in one, and path= names a file of longer chats")
+    return Reviews(score=score or "true", require=SOUND if require is None else require, split=split)
 
 
 class Reviews(Env):
