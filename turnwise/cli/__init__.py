@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from turnwise import __version__
-from turnwise.cli import catalog, clusters, comparing, engines, inspection, report, reproduction, training
+from turnwise.cli import catalog, clusters, comparing, engines, inspection, report, reproduction, rewarding, training
 from turnwise.outside import look_in
 from turnwise.ranks import is_first
 
@@ -48,6 +48,7 @@ COMMANDS = {
     "sft": training.sft,
     "resume": training.resume,
     "eval": training.evaluate,
+    "reward-model": rewarding.reward_model,
     "compare": comparing.compare,
     "report": report.report,
     "reproduce": reproduction.reproduce,

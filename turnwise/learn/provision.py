@@ -14,7 +14,7 @@ from turnwise.types import Group
 _FROM_LEARNER = frozenset(
     {
         *(Need.OLD, Need.SAMPLER, Need.REFERENCE, Need.KL_TO_REFERENCE, Need.KL_FROM_REFERENCE),
-        *(Need.ENTROPY, Need.COLLISION, Need.GRADIENT, Need.ROUTING, Need.WHOLE_GROUPS),
+        *(Need.ENTROPY, Need.COLLISION, Need.GRADIENT, Need.ROUTING, Need.WHOLE_GROUPS, Need.ANSWER_SCORES),
     }
 )
 """Needs that the learner meets; other parts of the row meet the rest, and `resolve` checks those."""

@@ -44,7 +44,7 @@ class TextPolicy:
     `TextPolicy.load("runs/my-model", lora=LoraSettings(rank=8))`, or `TextPolicy(model)` around an existing model.
     """
 
-    provides = frozenset(Need) - {Need.ROUTING}
+    provides = frozenset(Need) - {Need.ROUTING, Need.ANSWER_SCORES}
     """What the parts of a row may ask for."""
 
     def __init__(
