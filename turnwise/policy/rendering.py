@@ -303,14 +303,15 @@ class Conversation:
         renderer = self.renderer
         ended = bool(sampled_ids) and sampled_ids[-1] == renderer.end_id
         spoken = sampled_ids[:-1] if ended else sampled_ids
-        shielded = renderer.shield(renderer.decode(spoken))
+        text = renderer.decode(spoken)
+        shielded = renderer.shield(text)
         if shielded[:1].isspace():  # a template may trim; sampled text stays
             shielded = _BREAK + shielded
         self.turns.append(spoken)
         self.messages.append({"role": "assistant", "content": renderer.opening + shielded + _MARK})
         self.text += shielded + (renderer.end_text if ended else "")
         stopped = bool(sampled_ids) and sampled_ids[-1] in renderer.stop_ids
-        return renderer.decode(sampled_ids[:-1] if stopped else sampled_ids)
+        return renderer.decode(sampled_ids[:-1]) if stopped and not ended else text
 
 
 def _choose_template(tokenizer: PreTrainedTokenizerBase, template: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ _ROLES = ("system", "user", "tool", "assistant")
 _FORM = '{"role": "user", "content": "..."}'
 _CALL_FORM = '{"id": "1", "type": "function", "function": {"name": "search", "arguments": {"query": "..."}}}'
 _AS_TEXT = "write it as text, or leave the chat out"
+_HALF = re.compile("[\ud800-\udfff]")
 _PASSED_ON = ("name", "tool_call_id")
 _UNREAD = {
     "function_call": "write it as tool_calls",
@@ -46,9 +48,8 @@ def read_message(place: int, row: Any) -> ChatMessage:
     role = row["role"]
     if role not in _ROLES:
         raise ValueError(f"message {place} has the unknown role {role!r}; use one of {', '.join(_ROLES)}")
-    for name, fix in _UNREAD.items():
-        if row.get(name) not in (None, [], {}):
-            raise ValueError(f"message {place} has {name!r}, which is not read; {fix}")
+    for name in [name for name in row if name in _UNREAD and row[name] not in (None, [], {})]:
+        raise ValueError(f"message {place} has {name!r}, which is not read; {_UNREAD[name]}")
     calls, call_ids = _calls(place, role, row.get("tool_calls"))
     content = _text(place, row.get("content"), may_lack=bool(calls))
     if role == "assistant" and not content and not calls:
@@ -98,7 +99,7 @@ def _field(place: int, name: str, value: Any) -> str:
 
 
 def _whole(place: int, text: str) -> str:
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
+    if not text.isascii() and _HALF.search(text):
         raise ValueError(f"message {place} has half of a surrogate pair, which is not text; write the file as UTF-8")
     return text
 

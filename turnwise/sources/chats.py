@@ -31,7 +31,8 @@ def chat_groups(
 
     def read(row: Any) -> list[Trajectory]:
         messages = read_messages(row.get("messages") if isinstance(row, dict) else None)
-        return [finished(turns_of(messages, shown_tools(row, renderer)))]
+        tools = read_tools(row)
+        return [finished(turns_of(messages, renderer.showing(tools) if tools else renderer))]
 
     return read_groups_of(path, read, form=_FORM, key="sft.chats", limit=limit, room=room)
 
@@ -46,8 +47,8 @@ def read_messages(rows: Any) -> list[ChatMessage]:
     return messages
 
 
-def shown_tools(row: dict[str, Any], renderer: Renderer) -> Renderer:
-    """The renderer with the tools of a line, if it has some."""
+def read_tools(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The tools of a line, if it has some."""
     if row.get("functions"):
         raise ValueError("'functions' is not read; write them as tools")
     tools = row.get("tools") or []
@@ -55,7 +56,7 @@ def shown_tools(row: dict[str, Any], renderer: Renderer) -> Renderer:
         raise ValueError(
             'tools is not a list of objects; write [{"type": "function", "function": {...}}], or remove it'
         )
-    return renderer.showing(tools) if tools else renderer
+    return tools
 
 
 def finished(turns: list[Turn], *, reward: float | None = None) -> Trajectory:
@@ -79,6 +80,12 @@ def _check_order(roles: list[str]) -> None:
             raise ValueError(f"message {place} follows another one of the assistant; join the two")
         if role == "assistant" and before in ("", "system"):
             raise ValueError(f"message {place} of the assistant comes first; put a message of the user before it")
+
+
+def prompt_messages(messages: list[ChatMessage], renderer: Renderer) -> list[dict[str, Any]]:
+    """What the template is shown of messages that the assistant answers next."""
+    system = [] if messages[0].role == "system" else renderer.open().messages
+    return [*system, *(_shielded(message, renderer) for message in messages)]
 
 
 def turns_of(messages: list[ChatMessage], renderer: Renderer, *, context: int = 0) -> list[Turn]:
@@ -163,6 +170,8 @@ def _written_by_template(conversation: Conversation, reply: dict[str, Any]) -> s
 
 def _observing_as(role: str, renderer: Renderer) -> Renderer:
     """The same renderer for observations in another role; statistics stay common."""
+    if renderer.observation_role == role:
+        return renderer
     other = copy.copy(renderer)
     other.observation_role = role
     return other

@@ -56,7 +56,7 @@ class Jury:
         for members, opinion in zip(compared, opinions, strict=True):
             for trajectory, row in zip(members, opinion, strict=True):
                 if self._gives == "wins":
-                    _compare(trajectory, row, members)
+                    note_wins(trajectory, row, members)
                 else:
                     _pay(trajectory, row)
 
@@ -87,7 +87,7 @@ def _opinions(judge: Judge, compared: Sequence[list[Trajectory]], gives: Gives) 
     return matrices if gives == "wins" else [[[fmean(row)] for row in matrix] for matrix in matrices]
 
 
-def _compare(trajectory: Trajectory, row: list[float], members: Sequence[Trajectory]) -> None:
+def note_wins(trajectory: Trajectory, row: list[float], members: Sequence[Trajectory]) -> None:
     """Note whom the answer beats, in the trajectory and for the learner at its last sampled token."""
     trajectory.info = {**trajectory.info, "beats": row, "rivals": [each.id for each in members]}
     spoken = [turn for turn in trajectory.turns if len(turn.sampled_ids)] or trajectory.turns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from turnwise.words import counted
 
 _SHOWN = 10
 """Bad lines that one error lists."""
+_TOGETHER = 1000
+"""Lines that are prepared together."""
 
 
 def read_groups_of(
@@ -26,18 +29,22 @@ def read_groups_of(
     key: str,
     limit: int | None = None,
     room: int | None = None,
+    prepare: Callable[[Sequence[Any]], Sequence[Any]] | None = None,
 ) -> list[Group]:
     """A group for each of the first `limit` lines of a JSONL file; `read` makes its trajectories or raises ValueError.
 
     `form` shows what a line looks like, `key` is the recipe's key for the file. A line that makes more than `room`
-    tokens is bad too.
+    tokens is bad too. `prepare` makes many lines at once into what `read` is given, or into
+    the ValueError that says what is wrong with one.
     """
     groups, problems = list[Group](), list[str]()
-    for number, line in _lines(Path(path), key):
+    for number, row in _rows(Path(path), key, prepare):
         if limit is not None and len(groups) == limit:
             break
         try:
-            trajectories = read(parse_shallow(json.loads, line))
+            if isinstance(row, ValueError):
+                raise row
+            trajectories = read(row)
             for trajectory in trajectories:
                 _require_fits(trajectory.turns, room)
         except (ValueError, TemplateError) as error:
@@ -60,6 +67,24 @@ def read_text(path: Path, key: str) -> str:
         raise ValueError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}); convert it to UTF-8") from error
     except OSError as error:
         raise ValueError(f"cannot read {path} ({error.strerror}); set {key} to a file that exists") from error
+
+
+def _rows(
+    path: Path, key: str, prepare: Callable[[Sequence[Any]], Sequence[Any]] | None
+) -> Iterator[tuple[int, Any | ValueError]]:
+    """What the lines say, numbered, or what is wrong with them."""
+    lines = _lines(path, key)
+    while several := list(islice(lines, _TOGETHER)):
+        rows = [_parsed(line) for _, line in several]
+        prepared = rows if prepare is None else prepare(rows)
+        yield from zip((number for number, _ in several), prepared, strict=True)
+
+
+def _parsed(line: str) -> Any | ValueError:
+    try:
+        return parse_shallow(json.loads, line)
+    except ValueError as error:
+        return error
 
 
 def _lines(path: Path, key: str) -> Iterator[tuple[int, str]]:

@@ -1,62 +1,78 @@
-"""A file of preferences: two answers to one prompt, of which one was preferred."""
+"""A file of preferences: pairs, rankings or scored answers to one prompt, one line each."""
 
 from __future__ import annotations
 
-from itertools import takewhile
+import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from turnwise.policy.rendering import Renderer
-from turnwise.sources.chats import finished, read_messages, shown_tools, turns_of
+from turnwise.policy.rendering_ahead import AheadRenderer
+from turnwise.sources.chats import finished, prompt_messages, turns_of
+from turnwise.sources.comparisons import FORM, Comparison, read_comparison
+from turnwise.sources.judged import note_wins
 from turnwise.sources.lines import read_groups_of
 from turnwise.types import Group, Trajectory
 
-_FORM = '{"prompt": "...", "chosen": "...", "rejected": "..."}'
-_REWARDS = {"chosen": 1.0, "rejected": 0.0}
+_KEY = "the path in source.mix"
+_DIGITS = 2**64
 
 
 def preference_groups(
     path: str | Path, renderer: Renderer, *, limit: int | None = None, room: int | None = None
 ) -> list[Group]:
-    """A group of two trajectories for each line: first the chosen answer with reward 1, then the rejected one with 0.
+    """A group for each line of a JSONL file, its answers in the file's order. Only the answers are learnt from.
 
-    The prompt (or `messages`) is a text or a list of messages, and so is an answer. Without a prompt, both answers are
-    whole chats, and what they have in common is the prompt. Only the answers are learnt from.
+    {"prompt": ..., "chosen": ..., "rejected": ...}          rewards 1 and 0; "probability" that chosen wins is optional
+    {"prompt": ..., "ranked": [best, ..., worst]}            rewards from 1 to 0 in equal steps
+    {"prompt": ..., "answers": [{"content": ..., "score": 0.5}, ...]}    the scores are the rewards
+
+    The prompt (or `messages`) is a text or a list of messages, and so is an answer, which may have several turns.
+    Without a prompt, all answers are whole chats, and what they have in common is the prompt.
     """
+    ahead = AheadRenderer.of(renderer)
 
-    def read(row: Any) -> list[Trajectory]:
-        prompt, answers = _read(row)
-        shown = shown_tools(row, renderer)
-        return [
-            finished(turns_of(read_messages([*prompt, *answer]), shown, context=len(prompt)), reward=_REWARDS[name])
-            for name, answer in answers.items()
-        ]
+    def prepare(rows: Sequence[Any]) -> list[Comparison | ValueError]:
+        lines = [_readable(row) for row in rows]
+        sound = [line for line in lines if isinstance(line, Comparison) and not line.tools]
+        replies = [said.content for line in sound for answer in line.answers for said in answer]
+        ahead.prepare([prompt_messages(line.prompt, ahead) for line in sound], replies)
+        return lines
 
-    return read_groups_of(path, read, form=_FORM, key="the path in source.mix", limit=limit, room=room)
+    def read(line: Comparison) -> list[Trajectory]:
+        shown = ahead.showing(line.tools) if line.tools else ahead
+        return [_trajectory(line, place, shown) for place in range(len(line.answers))]
 
-
-def _read(row: Any) -> tuple[list[Any], dict[str, list[Any]]]:
-    """The messages of the prompt, and those of either answer."""
-    if not isinstance(row, dict) or not row.keys() >= _REWARDS.keys():
-        raise ValueError(f"chosen or rejected is missing; write {_FORM}")
-    answers = {name: _messages(row[name], "assistant") for name in _REWARDS}
-    prompt = _messages(row.get("prompt", row.get("messages")) or [], "user")
-    if not prompt:
-        both = zip(*answers.values(), strict=False)
-        prompt = [first for first, _ in takewhile(lambda pair: pair[0] == pair[1], both)]
-        answers = {name: answer[len(prompt) :] for name, answer in answers.items()}
-    if not prompt or not isinstance(prompt[-1], dict) or prompt[-1].get("role") != "user":
-        raise ValueError(f"the prompt must end with a message of the user; write {_FORM}")
-    if answers["chosen"] == answers["rejected"]:
-        raise ValueError("chosen and rejected are equal, so there is nothing to prefer; remove the line")
-    for name, answer in answers.items():
-        if not answer or not isinstance(answer[0], dict) or answer[0].get("role") != "assistant":
-            raise ValueError(f"{name} must begin with a message of the assistant, after the prompt")
-    return prompt, answers
+    groups = read_groups_of(path, read, prepare=prepare, form=FORM, key=_KEY, limit=limit, room=room)
+    for group in groups:
+        for trajectory in group.trajectories:
+            if "beats" in trajectory.info:
+                note_wins(trajectory, trajectory.info["beats"], group.trajectories)
+    return groups
 
 
-def _messages(value: Any, role: str) -> list[Any]:
-    """A text is one message."""
-    if isinstance(value, str):
-        return [{"role": role, "content": value}]
-    return value if isinstance(value, list) else [value]
+def split_held_out(groups: Sequence[Group], share: float) -> tuple[list[Group], list[Group]]:
+    """The groups to learn from, and about `share` of them that are held out. Equal prompts are never in both."""
+    parts: tuple[list[Group], list[Group]] = ([], [])
+    for group in groups:
+        digest = hashlib.sha256(repr(group.trajectories[0].task).encode("utf-8", "surrogatepass")).digest()
+        parts[int.from_bytes(digest[:8]) / _DIGITS < share].append(group)
+    return parts
+
+
+def _readable(row: Any) -> Comparison | ValueError:
+    """The line, or what is wrong with it."""
+    try:
+        return row if isinstance(row, ValueError) else read_comparison(row)
+    except ValueError as error:
+        return error
+
+
+def _trajectory(line: Comparison, place: int, renderer: Renderer) -> Trajectory:
+    messages = [*line.prompt, *line.answers[place]]
+    trajectory = finished(turns_of(messages, renderer, context=len(line.prompt)), reward=line.rewards[place])
+    trajectory.task = [{"role": message.role, "content": message.content} for message in line.prompt]
+    if line.wins is not None:
+        trajectory.info = {"beats": line.wins[place]}
+    return trajectory
