@@ -89,7 +89,7 @@ def test_an_answer_may_have_several_turns_and_the_reward_is_the_last_ones(tmp_pa
         ({"chosen": [{"role": "bot", "content": "a"}]}, "chosen does not begin with the prompt"),
         (
             {"chosen": [assistant("a"), {"role": "bot", "content": "b"}, assistant("c")]},
-            "message 2 has the unknown role",
+            "chosen after the prompt: message 2 has the unknown role",
         ),
         (
             {"chosen": [user("where is it ?"), assistant("egypt")]},
