@@ -74,7 +74,7 @@ def _pessimistic(weight_P: Tensor, x_P: Tensor, low: float, high: float) -> tupl
     return torch.minimum(unclipped_P, weight_P * x_P.clamp(low, high)), unclipped_P, outside_P
 
 
-@declares(Need.ADVANTAGE, Need.SAMPLER, Need.WHOLE_GROUPS)
+@declares(Need.ADVANTAGE, Need.WHOLE_GROUPS)  # not SAMPLER: that is for parts that need it for every token
 @declares(Trait.FOLLOWS_ADVANTAGE, Trait.FIRST_UPDATE_ONLY, Trait.PER_UNIT)
 def grao(
     batch: TokenBatch, scores: Scores, ratios: Ratios, *, beta: NonNegative = 0.5, lam: NonNegative = 0.6
