@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from turnwise.algorithm import Algorithm, Loss, Need, compute_credit, compute_loss, make_scale
 from turnwise.batch import Scores, TokenBatch
 from turnwise.learn.assessment import assess_pairs
-from turnwise.learn.batches import minibatches, no_scores, passes, score_in_parts, share_of, split_idle
+from turnwise.learn.batches import minibatches, no_scores, nothing, passes, score_in_parts, share_of, split_idle
 from turnwise.learn.extrapolation import Extrapolation
 from turnwise.learn.optimizer import Optimizer
 from turnwise.learn.provision import require_provided, require_shardable, require_wins, unmet
@@ -262,10 +262,10 @@ class Learner:
                 _differentiate(loss.total)
                 readings.append(reading_of(loss))
             except NonFiniteError as error:
-                _differentiate(_nothing(scores))
+                _differentiate(nothing(scores))
                 errors.append(error)
         for filler in fillers:
-            _differentiate(_nothing(self._scores(filler)))
+            _differentiate(nothing(self._scores(filler)))
         return readings, errors
 
     def _passes(self, batch: TokenBatch | None) -> tuple[list[TokenBatch], list[TokenBatch]]:
@@ -339,12 +339,6 @@ class Learner:
 def _differentiate(total: Tensor) -> None:
     if torch.is_grad_enabled():
         total.backward()
-
-
-def _nothing(scores: Scores) -> Tensor:
-    """Zero, with a gradient of zero through everything that was scored."""
-    parts = (scores.logprob_T, scores.value_T, scores.value_logits_TB)
-    return sum((0 * part.sum() for part in parts if part is not None), torch.zeros(()))
 
 
 def _assigned(tensor: Tensor | None) -> Tensor:
