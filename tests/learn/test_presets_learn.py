@@ -39,12 +39,16 @@ BUDGETS = {
     **dict.fromkeys(("p3o-v1", "p3o-v2", "superhf", "grao"), COMPARED),
     **dict.fromkeys(("grpo", "dr-grpo", "dapo", "cispo", "rloo", "reinforce", "reinforce++", "gigpo"), ONE_UPDATE),
 }
-SMALLER_GROUPS = {"dapo": 8, "minirl": 8}
+GENTLER = {"sppo": 0.02}
+"""Gradients are of the size 1/beta: the published beta of 0.001 is beyond the guard's bound for them."""
+SMALLER_GROUPS = {"dapo": 8, "minirl": 8, "superhf": 8}
 """Groups of 16 would leave four questions a step."""
 
 
 def recipe_of(name: str) -> Recipe:
     algorithm: dict[str, Any] = {"preset": name}
+    if name in GENTLER:
+        algorithm["surrogate"] = {"beta": GENTLER[name]}
     if name in SMALLER_GROUPS:
         algorithm["sampling"] = {"size": SMALLER_GROUPS[name]}
     rate, steps = BUDGETS[name]

@@ -243,7 +243,8 @@ st-ppo over five rates, and on SmolLM2 with three seeds. On-policy it is turn-pp
     "tdpo2": "TDPO (2404.11999), from its public code: beta 0.1, alpha 0.5, a stop-gradient on the better answer's KL.",
     "sppo": """\
 SPPO (2405.00675), from its public code: beta 0.001, best and worst of five samples (here four), the target against all
-samples. The target of the pair alone: filters: [errored, {kind: extremes, wins: pair}].""",
+samples. The target of the pair alone: filters: [errored, {kind: extremes, wins: pair}]. Gradients are of the size
+1/beta; a guard that bounds their norm wants a larger beta.""",
     "iterative-dpo": "An iteration is a step: its samples, its pairs, and the policy before its first update.",
     "p3o-v1": _P3O_NOTE,
     "p3o-v2": _P3O_NOTE,

@@ -134,6 +134,12 @@ def no_scores(batch: TokenBatch, *, bins: int) -> Scores:
     )
 
 
+def nothing(scores: Scores) -> Tensor:
+    """Zero, with a gradient of zero through everything that was scored."""
+    parts = (scores.logprob_T, scores.value_T, scores.value_logits_TB)
+    return sum((0 * part.sum() for part in parts if part is not None), torch.zeros(()))
+
+
 def _filler() -> TokenBatch:
     """One sequence of two tokens, of which the second is sampled."""
     zero, two = torch.zeros(1, dtype=torch.long), torch.zeros(2, dtype=torch.long)

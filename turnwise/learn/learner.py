@@ -5,22 +5,23 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from functools import reduce
+from functools import cached_property, reduce
 from operator import add
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from turnwise.algorithm import Algorithm, Loss, Need, apply_filters, compute_credit, compute_loss, make_scale
+from turnwise.algorithm import Algorithm, Loss, Need, compute_credit, compute_loss, make_scale
 from turnwise.batch import Scores, TokenBatch
-from turnwise.learn.batches import minibatches, no_scores, passes, score_in_parts, share_of, split_idle
+from turnwise.learn.assessment import assess_pairs
+from turnwise.learn.batches import minibatches, no_scores, nothing, passes, score_in_parts, share_of, split_idle
 from turnwise.learn.extrapolation import Extrapolation
 from turnwise.learn.optimizer import Optimizer
 from turnwise.learn.provision import require_provided, require_shardable, require_wins, unmet
 from turnwise.learn.reporting import Reading, Report, Update, badness, reading_of, report_of, summed
 from turnwise.learn.schedule import learning_rate_factor
+from turnwise.learn.selection import learnt_from
 from turnwise.ops.step_scale import Scale
 from turnwise.ops.weights import Counts
 from turnwise.policy.critics import Bins
@@ -28,8 +29,7 @@ from turnwise.policy.learnable import Policy, Scorer
 from turnwise.ranks import ALONE, Ranks, Reduce
 from turnwise.recipe.schema import Train
 from turnwise.rollout.packing import pack
-from turnwise.rollout.scheduler import by_task
-from turnwise.types import CUTS, POLICY, Group, NonFiniteError, Trajectory
+from turnwise.types import POLICY, Group, NonFiniteError
 
 Value = TypeVar("Value")
 Allows = Callable[..., bool]
@@ -93,12 +93,7 @@ class Learner:
 
         Every rank gets all groups, so that all reach the same answer.
         """
-        kept = apply_filters(self.row, by_task(groups) if self.row.compares == "task" else groups)
-        if self.row.cut == "lost":
-            kept = [
-                replace(group, trajectories=[_without_bootstrap(each) for each in group.trajectories]) for group in kept
-            ]
-        kept = [group for group in kept if _has_turns_of(self.name, group)]
+        kept = learnt_from(self.row, groups, self.name)
         if not kept:
             return None
         # Packed whole, because what a batch knows of its samplers and cuts must not depend on who has which group.
@@ -128,11 +123,23 @@ class Learner:
             policy or self.policy, batch, tokens=tokens, temperature=temperature, in_step=self._in_step
         )
 
+    def assess(self, groups: Sequence[Group], *, against: Scorer | None = None) -> dict[str, float]:
+        """What it makes of pairs, compared with the reference; without one, with itself when this was first asked."""
+        return assess_pairs(self, groups, against or self.reference or self._first)
+
+    @cached_property
+    def _first(self) -> Any:
+        return self._in_reach(self.policy.make_reference())
+
     def renew_reference(self, reference: Any) -> None:
         """Stay near another policy from now on."""
+        self.reference = self._in_reach(reference)
+
+    def _in_reach(self, reference: Any) -> Any:
+        """Sharded, if the policy is."""
         if self._in_step.size > 1:
             reference.shard(self.policy.device)
-        self.reference = reference
+        return reference
 
     def free_gradients(self) -> None:
         """Give back their memory until the next step."""
@@ -255,10 +262,10 @@ class Learner:
                 _differentiate(loss.total)
                 readings.append(reading_of(loss))
             except NonFiniteError as error:
-                _differentiate(_nothing(scores))
+                _differentiate(nothing(scores))
                 errors.append(error)
         for filler in fillers:
-            _differentiate(_nothing(self._scores(filler)))
+            _differentiate(nothing(self._scores(filler)))
         return readings, errors
 
     def _passes(self, batch: TokenBatch | None) -> tuple[list[TokenBatch], list[TokenBatch]]:
@@ -329,25 +336,9 @@ class Learner:
             self.scale.load_state_dict(state["scale"])
 
 
-def _has_turns_of(policy: str, group: Group) -> bool:
-    turns = [turn for trajectory in group.trajectories for turn in trajectory.turns]
-    return any(turn.sampled_ids and turn.policy == policy for turn in turns)
-
-
-def _without_bootstrap(trajectory: Trajectory) -> Trajectory:
-    """Nothing follows if one of our limits ended the episode; truncation by the environment is unchanged."""
-    return replace(trajectory, bootstrap=0.0) if trajectory.stop in CUTS else trajectory
-
-
 def _differentiate(total: Tensor) -> None:
     if torch.is_grad_enabled():
         total.backward()
-
-
-def _nothing(scores: Scores) -> Tensor:
-    """Zero, with a gradient of zero through everything that was scored."""
-    parts = (scores.logprob_T, scores.value_T, scores.value_logits_TB)
-    return sum((0 * part.sum() for part in parts if part is not None), torch.zeros(()))
 
 
 def _assigned(tensor: Tensor | None) -> Tensor:

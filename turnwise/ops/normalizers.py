@@ -40,7 +40,7 @@ def group_std(
     std_G = sample_std(table.centred(), table.group_N, table.groups)
     if population:
         size_G = segment_count(table.group_N, table.groups)
-        std_G = torch.where(size_G > 1, std_G * ((size_G - 1) / size_G.clamp_min(1)).sqrt(), std_G)
+        std_G = torch.where(size_G > 1, std_G * ((size_G - 1).double() / size_G.clamp_min(1)).sqrt(), std_G)
     return advantage_T / (std_G[batch.group_S[batch.sequence_T]] + eps).to(advantage_T)
 
 
