@@ -19,12 +19,13 @@ SOUND = 0.25
 def make_prompts(
     *,
     path: str | None = None,
-    score: str | None = None,
+    score: str | bool | None = None,
     require: float | None = None,
     turns: int = 1,
     split: str = "train",
 ) -> Env:
     """`make("chat/prompts")`: the language of reviews, which needs no download; with a `path`, prompts from a file."""
+    score = "true" if score is True else score or None  # YAML reads a bare true as a truth value
     if path is not None:
         return AnsweredPrompts(path=path, score=score or "none", require=require, turns=turns, split=split)
     if turns != 1:
