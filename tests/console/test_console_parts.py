@@ -1,12 +1,15 @@
 """What the screen of a run is made of: the curve, the time left, episodes to read, safe text."""
 
-import pytest
+import io
 
-from tests.console.console_rows import Clock, row
+import pytest
+from rich.console import Console
+
+from tests.console.console_rows import Clock, evaluation, row
 from turnwise.console.chart import draw_curve
 from turnwise.console.progress import RunProgress
 from turnwise.console.samples import LONGEST, episode_text
-from turnwise.console.views import duration
+from turnwise.console.views import duration, evaluation_line, evaluation_table
 from turnwise.types import StopReason, Trajectory, Turn
 from turnwise.untrusted import printable
 
@@ -83,3 +86,16 @@ def test_the_curve_is_as_high_as_its_shares_and_as_wide_as_it_may_be():
     assert many[1] == " 0.5 ┤" + "█" * 100  # four steps to a column, of which the mean is a half
     assert draw_curve([(1, 0.5)], width=10) == []
     assert draw_curve([], width=80) == []
+
+
+def test_an_evaluation_shows_measures_that_were_made_and_its_table_the_scores_too():
+    row = {**evaluation(3, 0.5), "eval/kl": 1.25, "eval/kl_low": 1.0, "eval/kl_high": 1.5, "eval/score_true": 0.4375}
+    line = evaluation_line(row).plain
+    assert "kl 1.250 [1.000, 1.500]" in line
+    assert "meteor" not in line
+    assert "true" not in line
+    out = Console(file=io.StringIO(), width=100)
+    out.print(evaluation_table({"now": row}))
+    assert isinstance(out.file, io.StringIO)
+    assert "true" in out.file.getvalue()
+    assert "0.438" in out.file.getvalue()

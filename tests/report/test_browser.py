@@ -187,6 +187,19 @@ def test_held_out_episodes_and_the_imitation_stage_have_their_place(browser: Bro
     page.close()
 
 
+def test_reward_is_shown_against_the_distance_from_the_first_policy(browser: Browser, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=12)
+    rows = [{"step": step, "eval/reward": step / 20, "eval/kl": step / 4, "eval/meteor": 0.3} for step in (0, 6, 12)]
+    (run / "evals.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page, complaints = opened(browser, write_report([run], tmp_path / "report.html"))
+    figures = page.locator("#measures figure")
+    assert figures.locator("h4").all_inner_texts() == ["Reward against KL", "eval/kl", "eval/meteor"]
+    assert figures.first.locator(".mark").count() == 3
+    assert figures.first.locator(".axis-name").first.text_content() == "KL to the first policy, nats per episode"
+    assert complaints == []
+    page.close()
+
+
 def test_several_runs_are_grouped_with_bands_and_can_be_switched_off(browser: Browser, several: Path) -> None:
     page, complaints = opened(browser, several)
     success = page.locator("#curves figure").first

@@ -53,6 +53,16 @@ def test_a_bucket_of_steps_does_not_hide_a_peak() -> None:
     assert max(line) == 99.0
 
 
+def test_held_out_measures_are_those_without_a_panel_and_their_intervals_come_along(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=10)
+    row = {"step": 10, "eval/reward": 0.5, "eval/episodes": 8, "eval/pass@1": 1, "eval/meteor": 0.4}
+    line = json.dumps({**row, "eval/kl": 1.25, "eval/kl_low": 1.0, "eval/kl_high": 1.5, "eval/score_true": 0.5})
+    (run / "evals.jsonl").write_text(line + "\n")
+    (shown,) = data_of(write_report([run], tmp_path / "report.html"))["runs"]
+    assert shown["measures"] == ["eval/kl", "eval/meteor", "eval/score_true"]
+    assert shown["evaluations"][0]["eval/kl_low"] == 1.0
+
+
 def test_panels_and_heat_maps_name_metrics_that_runs_write(tmp_path: Path) -> None:
     from turnwise.ops.diagnostics import TURN_METRICS
 

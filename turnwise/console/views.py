@@ -22,6 +22,8 @@ from turnwise.words import counted
 
 SHOWN = 8
 """Steps in the live table."""
+_TEXT_MEASURES = ("eval/kl", "eval/meteor", "eval/length", "eval/perplexity")
+"""Of `eval.measures`, those that an evaluation shows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +172,8 @@ def evaluation_table(evaluations: Mapping[str, Row]) -> Table:
     rows = list(evaluations.values())
     headings = [Column(header=Text(printable(heading))) for heading in evaluations]
     table = Table("held-out", *headings, box=None, pad_edge=False)
-    for label, metric in _measures(rows):
-        table.add_row(label, *(Text(_with_interval(row, metric)) for row in rows))
+    for label, metric in [*_measures(rows), *_scores(rows)]:
+        table.add_row(Text(printable(label)), *(Text(_with_interval(row, metric)) for row in rows))
     table.add_row("episodes", *(f"{row.get('eval/episodes') or 0:.0f}" for row in rows))
     if any("eval/tasks" in row for row in rows):
         table.add_row("tasks", *(f"{row.get('eval/tasks') or 0:.0f}" for row in rows))
@@ -181,10 +183,16 @@ def evaluation_table(evaluations: Mapping[str, Row]) -> Table:
 def _measures(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Label and metric of what was measured; pass@1 is success itself, and zero faults are not shown."""
     passes = [name for row in rows for name in row if name.startswith("eval/pass@") and name != "eval/pass@1"]
-    names = ["eval/success", "eval/reward", "eval/turns", "eval/valid", *dict.fromkeys(passes)]
+    names = ["eval/success", "eval/reward", "eval/turns", "eval/valid", *dict.fromkeys(passes), *_TEXT_MEASURES]
     known = [name for name in names if any(number(row, name) is not None for row in rows)]
     known += ["eval/faults"] if any(number(row, "eval/faults") for row in rows) else []
     return [(name.removeprefix("eval/"), name) for name in known]
+
+
+def _scores(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """The environment's own scores; a line has no room for them."""
+    names = dict.fromkeys(name for row in rows for name in row if name.startswith("eval/score_"))
+    return [(name.removeprefix("eval/score_"), name) for name in names]
 
 
 def _with_interval(row: Row, metric: str) -> str:

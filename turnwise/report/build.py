@@ -15,7 +15,16 @@ from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.episodes import Sample, sample_episodes
 from turnwise.report.page import render_page
-from turnwise.report.panels import IMITATION_PANELS, PANELS, all_metrics, curves, describe, heat_maps, rounded
+from turnwise.report.panels import (
+    IMITATION_PANELS,
+    PANELS,
+    all_metrics,
+    curves,
+    describe,
+    heat_maps,
+    held_out_measures,
+    rounded,
+)
 from turnwise.report.summary import final_success, summarize_run
 from turnwise.runs.reading import Row, RunData, read_run
 from turnwise.words import counted
@@ -88,6 +97,7 @@ def _run(run: RunData, sample: Sample, budget: float, *, full: bool) -> dict[str
         "curves": curves(run.metrics, [*(panel.metric for panel in PANELS), *others]),
         "others": others,
         "evaluations": _evaluations(run),
+        "measures": held_out_measures(run.evals),
         "imitation": _imitation(run),
         "heat": heat_maps(run.turns),
         "events": [*map(_command, run.history), *map(_event, run.events[:MOST_EVENTS])],
@@ -110,7 +120,8 @@ def _imitation(run: RunData) -> dict[str, Any] | None:
 
 
 def _evaluations(run: RunData) -> list[Row]:
-    names = [f"{name}{ending}" for name in _EVALUATED for ending in ("", "_low", "_high")]
+    measured = (*_EVALUATED, *held_out_measures(run.evals))
+    names = [f"{name}{ending}" for name in measured for ending in ("", "_low", "_high")]
     return [{"step": row["step"], **{name: rounded(row[name]) for name in names if name in row}} for row in run.evals]
 
 

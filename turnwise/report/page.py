@@ -21,6 +21,7 @@ SCRIPTS = (
     "tokens.js",
     "episodes.js",
     "imitation.js",
+    "measures.js",
     "report.js",
 )
 """In order of dependency; together they are one script."""

@@ -12,6 +12,7 @@ from turnwise.runs.rows import is_number
 
 MOST_POINTS = 500
 """Longer runs are shown in this many buckets of neighbouring steps."""
+_COUNTED = {"eval/episodes", "eval/tasks", "eval/faults"}
 Scale = Literal["linear", "log"]
 
 
@@ -58,6 +59,14 @@ def all_metrics(rows: Sequence[Row]) -> list[str]:
     """Every metric of the run that no panel plots, in alphabetical order."""
     known = {panel.metric for panel in PANELS} | {"step"}
     return sorted({name for row in rows for name in row} - known)
+
+
+def held_out_measures(rows: Sequence[Row]) -> list[str]:
+    """Every held-out measure that is no outcome, count or end of an interval, in alphabetical order."""
+    known = {panel.evaluation for panel in PANELS} | _COUNTED
+    names = {name for row in rows for name in row if name.startswith("eval/") and not name.startswith("eval/pass@")}
+    ends = {f"{name}{end}" for name in names for end in ("_low", "_high")}
+    return sorted(names - known - ends)
 
 
 def heat_maps(rows: Sequence[Row]) -> dict[str, Any]:

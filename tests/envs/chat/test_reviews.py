@@ -3,6 +3,7 @@
 from statistics import fmean
 
 import pytest
+import yaml
 
 from turnwise.envs import check_env, make
 from turnwise.envs.chat.reviews import ASPECTS, POSITIVE, SUBJECTS, TOPICS, WORDS, Subject, score_review
@@ -92,7 +93,7 @@ def test_in_the_rare_variant_the_expert_always_succeeds_and_the_usual_review_sel
 
 def test_the_reward_is_the_chosen_score():
     for score in ("true", "proxy"):
-        env = make("chat/prompts", score=score)
+        env = make("chat/prompts", score=yaml.safe_load(score))  # a bare true is not a text
         env.reset(seed=3)
         step = env.step(env.oracle())
         assert isinstance(step, tuple)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
 from random import Random
 from typing import Any
 
 from turnwise.envs.base import Env, Reset, Step
 from turnwise.envs.chat.answered_prompts import AnsweredPrompts
+from turnwise.envs.chat.model_user import ModelUserPrompts
 from turnwise.envs.chat.reviews import SUBJECTS, Subject, score_review, write_review
 from turnwise.envs.tasks.answers import split_of
 
@@ -19,16 +21,20 @@ SOUND = 0.25
 def make_prompts(
     *,
     path: str | None = None,
-    score: str | None = None,
+    score: str | bool | None = None,
     require: float | None = None,
     turns: int = 1,
+    user: Mapping[str, Any] | None = None,
     split: str = "train",
 ) -> Env:
     """`make("chat/prompts")`: the language of reviews, which needs no download; with a `path`, prompts from a file."""
+    score = "true" if score is True else score or None  # YAML reads a bare true as a truth value
     if path is not None:
-        return AnsweredPrompts(path=path, score=score or "none", require=require, turns=turns, split=split)
-    if turns != 1:
-        raise ValueError(f"turns is {turns}; reviews are written in one, and path= names a file of longer chats")
+        choices: dict[str, Any] = {"path": path, "score": score or "none", "require": require, "turns": turns}
+        made = AnsweredPrompts if user is None else partial(ModelUserPrompts, user=user)
+        return made(**choices, split=split)
+    if turns != 1 or user is not None:
+        raise ValueError("reviews are written in one turn; turns= and user= are for prompts from a file (path=)")
     return Reviews(score=score or "true", require=SOUND if require is None else require, split=split)
 
 

@@ -228,6 +228,7 @@ function draw() {
   const chapters = [
     DATA.comparison ? comparisonChapter() : null,
     curvesChapter(),
+    measuresChapter(),
     imitationChapter(),
     microscopeChapter(),
     eventsChapter(),

@@ -1,0 +1,75 @@
+"""A chat model behind an OpenAI-compatible address: one question, one answer, with the standard library alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+_TRIES, _PAUSE_SECONDS = 3, 1.0
+_PASSING = (408, 429, 500, 502, 503, 504)
+"""Answers after which another try may succeed."""
+_LONGEST = 2**22
+"""Bytes of an answer."""
+_SHOWN = 200
+_HOME = "https://api.openai.com/v1"
+
+
+class ChatEndpoint:
+    """`ChatEndpoint("http://127.0.0.1:8000/v1", model="my-model").reply([{"role": "user", "content": "Hello"}])`.
+
+    `options` go into every request, such as `temperature`. The key in `OPENAI_API_KEY` is sent only to the server of
+    `OPENAI_BASE_URL` (by default OpenAI's own): a recipe must not be able to send it elsewhere.
+    """
+
+    def __init__(
+        self, url: str, *, model: str, seconds: float = 60.0, options: Mapping[str, Any] | None = None
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000/v1")
+        self.url, self.model, self.seconds, self.options = url.rstrip("/"), model, seconds, dict(options or {})
+
+    def reply(self, messages: Sequence[Mapping[str, str]], **options: Any) -> str:
+        """The model's answer to a chat; ConnectionError if there is none after three tries."""
+        body = {"model": self.model, "messages": [dict(each) for each in messages], **self.options, **options}
+        error = ""
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(_PAUSE_SECONDS * attempt)
+            try:
+                return self._ask(body)
+            except urllib.error.HTTPError as refusal:
+                said = " ".join(refusal.read(_SHOWN).decode(errors="replace").split())
+                error = f"status {refusal.code}: {said}"
+                if refusal.code not in _PASSING:
+                    break
+            except OSError as failure:  # no connection, or none in time
+                error = str(failure)
+        raise ConnectionError(
+            f"{self.url} gave no answer ({error}); is the server up, and is {self.model!r} its model?"
+        )
+
+    def _ask(self, body: Mapping[str, Any]) -> str:
+        request = urllib.request.Request(
+            f"{self.url}/chat/completions",
+            data=json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", **self._authority()},
+        )
+        with urllib.request.urlopen(request, timeout=self.seconds) as answer:
+            content = answer.read(_LONGEST)
+        try:
+            text = json.loads(content)["choices"][0]["message"]["content"]
+        except (ValueError, LookupError, TypeError) as error:
+            raise ConnectionError(f"{self.url} answered in another form ({error!r}): {content[:_SHOWN]!r}") from error
+        return text if isinstance(text, str) else ""
+
+    def _authority(self) -> dict[str, str]:
+        home, key = os.environ.get("OPENAI_BASE_URL") or _HOME, os.environ.get("OPENAI_API_KEY")
+        same = urlsplit(home)[:2] == urlsplit(self.url)[:2]
+        return {"Authorization": f"Bearer {key}"} if key and same else {}
