@@ -49,5 +49,5 @@ LOSSES = {"bradley-terry": bradley_terry, "regression": regression}
 def row_of(loss: str) -> Algorithm:
     """The row that learns by one of the losses."""
     surrogate = f"{__name__}:{LOSSES[loss].__name__}"
-    filters = ["zero-variance"] if loss == "bradley-terry" else []
+    filters = ["ties"] if loss == "bradley-terry" else []
     return Algorithm.of({"name": loss, "surrogate": surrogate, "weights": "unit-mean", "filters": filters})
