@@ -15,6 +15,7 @@ Gives = Literal["wins", "reward", "turn-reward"]
 GIVES: tuple[Gives, ...] = get_args(Gives)
 _KINDS: Mapping[str, str] = {
     "reward": "turnwise.judges.reward_judge:RewardJudge",
+    "reward-model": "turnwise.reward_models.model_judge:RewardModelJudge",
     "table": "turnwise.judges.table_judge:TableJudge",
 }
 

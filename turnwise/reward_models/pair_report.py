@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from turnwise.evaluate.statistics import wilson_interval
+from turnwise.ops.filters import merit
 from turnwise.types import Group
 
 BINS = 5
@@ -43,12 +44,12 @@ class ScoredPair:
 def scored_pairs(
     groups: Iterable[Group], scores: Sequence[Sequence[float]], sources: Sequence[str]
 ) -> list[ScoredPair]:
-    """All pairs of each group whose rewards differ; `scores` and `sources` are by group."""
+    """All pairs of each group whose merits differ; `scores` and `sources` are by group."""
     pairs: list[ScoredPair] = []
     for group, values, source in zip(groups, scores, sources, strict=True):
-        ranked = sorted(zip(group.trajectories, values, strict=True), key=lambda each: -each[0].reward)
+        ranked = sorted(zip(group.trajectories, values, strict=True), key=lambda each: -merit(each[0]))
         for (chosen, high), (rejected, low) in combinations(ranked, 2):
-            if chosen.reward > rejected.reward:
+            if merit(chosen) > merit(rejected):
                 lengths = [sum(len(turn.sampled_ids) for turn in each.turns) for each in (chosen, rejected)]
                 pairs.append(
                     ScoredPair(

@@ -16,7 +16,8 @@ from turnwise.policy.text_loading import remove_dropout, require_finite, without
 from turnwise.residual_stream import widen_residual
 from turnwise.reward_models.reward_policy import token_scores, turn_scores
 from turnwise.sources.chats import finished, read_messages, turns_of
-from turnwise.types import Message, Trajectory
+from turnwise.sources.demonstrations import spell
+from turnwise.types import Message, Trajectory, Turn
 
 _Classifier: Any = AutoModelForSequenceClassification
 TOKENS = 4096
@@ -62,7 +63,7 @@ class RewardModel:
 
     def score_episodes(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
         """A number for every turn of episodes that any policy played; only their texts are read."""
-        return self.score_turns([self.read(_messages(each)) for each in trajectories])
+        return self.score_turns([_spoken(each, self.renderer) for each in trajectories])
 
     def score_turns(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
         """A number for every turn of trajectories in this model's own tokens."""
@@ -73,14 +74,20 @@ class RewardModel:
         return finished(turns_of(read_messages(list(messages)), self.renderer))
 
     def _score(self, batch: TokenBatch) -> Tensor:
+        room, longest = getattr(self.model.config, "max_position_embeddings", None), int(batch.length_S.max())
+        if room is not None and longest > room:
+            raise ValueError(
+                f"an episode has {longest} tokens for the reward model, which has room for {room}; make episodes "
+                "shorter (rollout.context in a recipe), or train a reward model from a model with more room"
+            )
         return token_scores(self.model, self._head, batch)
 
 
-def _messages(trajectory: Trajectory) -> list[dict[str, str]]:
-    """What was said, turn by turn."""
-    spoken = [(turn.observation, turn.action) for turn in trajectory.turns]
-    return [
-        {"role": role, "content": text}
-        for pair in spoken
-        for role, text in zip(("user", "assistant"), pair, strict=True)
-    ]
+def _spoken(trajectory: Trajectory, renderer: Renderer) -> Trajectory:
+    """What was said, turn by turn, in the renderer's tokens; an answer may be empty."""
+    conversation, turns = renderer.open(), list[Turn]()
+    for turn in trajectory.turns:
+        prompt, ids = conversation.observe(turn.observation), spell(renderer, turn.action)
+        conversation.record(ids)
+        turns.append(Turn(prompt_ids=prompt.ids, restarts=prompt.restarts, sampled_ids=ids))
+    return finished(turns)

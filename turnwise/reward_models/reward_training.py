@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from turnwise.reward_models.reward_policy import RewardPolicy, token_scores, tur
 from turnwise.runs.disk import draft_of, explained
 from turnwise.runs.journal import Journal
 from turnwise.sources.imitation import Imitation
-from turnwise.sources.preferences import preference_groups
+from turnwise.sources.preferences import preference_groups, split_held_out
 from turnwise.types import Group
 
 Note = Callable[[str], None]
@@ -71,7 +70,9 @@ def train_reward_model(
         raise ValueError(f"{output} exists, and nothing is overwritten; choose another folder with --output")
     policy, renderer = _load(settings)
     groups = preference_groups(path, renderer, limit=settings.limit, room=policy.room)
-    training, held_out = split_by_prompt(groups, share=settings.held_out, seed=settings.seed)
+    training, held_out = split_held_out(groups, settings.held_out)
+    if not training or not held_out:
+        raise ValueError(f"held_out={settings.held_out} leaves no prompt to learn from or none to report on; change it")
     note(f"{len(training)} lines to learn from, {len(held_out)} held out (no prompt is in both)")
     draft = draft_of(output)
     try:
@@ -82,22 +83,6 @@ def train_reward_model(
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return report
-
-
-def split_by_prompt(groups: Sequence[Group], *, share: float, seed: int) -> tuple[list[Group], list[Group]]:
-    """Lines to learn from, and those of some prompts that are kept apart; lines with equal prompts stay together."""
-    by_prompt: dict[tuple[int, ...], list[Group]] = {}
-    for group in groups:
-        by_prompt.setdefault(tuple(group.trajectories[0].turns[0].prompt_ids), []).append(group)
-    prompts = sorted(by_prompt)
-    if len(prompts) < 2:
-        raise ValueError("the file has one prompt, so none can be held out; add pairs with other prompts")
-    random.Random(f"held-out:{seed}").shuffle(prompts)
-    kept = set(prompts[: min(max(1, round(share * len(prompts))), len(prompts) - 1)])
-    parts: tuple[list[Group], list[Group]] = ([], [])
-    for prompt, lines in by_prompt.items():
-        parts[prompt in kept].extend(lines)
-    return parts
 
 
 def _load(settings: RewardTraining) -> tuple[TextPolicy, Renderer]:
