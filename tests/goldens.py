@@ -49,12 +49,14 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "new references": {"algorithm": "grpo", "train": {"reference_every": 1}},
     "guarded": {"algorithm": "st-ppo", "guard": "act", "train": {"learning_rate": 0.02}},
 }
+_NEEDED: dict[str, dict[str, Any]] = {"sppo": {"judge": "reward"}, "grao": {"source": {"expert": 1}}}
+"""What a preset needs beside itself."""
 _TRAINING: dict[str, Any] = {"train": {"steps": 3}, "eval": {"episodes": 32}}
 
 
 def recipes() -> dict[str, tuple[str | None, dict[str, Any]]]:
     """What is run: every preset and some of their options in a small form, and the first steps of `make train`."""
-    small = {name: {"algorithm": name} for name in PRESETS} | _VARIANTS
+    small = {name: {"algorithm": name, **_NEEDED.get(name, {})} for name in PRESETS} | _VARIANTS
     return {
         **{name: (None, _merged(_SMALL, changes)) for name, changes in small.items()},
         "make train": ("recipes/search-nano.yaml", _TRAINING),
