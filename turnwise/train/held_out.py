@@ -53,19 +53,20 @@ class HeldOut:
         """A warning if the environment has fewer tasks than the recipe asks for."""
         return fewer_tasks(self._recipe, self.specs) or ""
 
-    def play(self, step: int) -> tuple[dict[str, Any], list[Group]]:
-        """Play them all with the current policies; the row goes to `evals.jsonl`."""
+    def play(self, step: int, pairs: Sequence[Group] = ()) -> tuple[dict[str, Any], list[Group]]:
+        """Play them all with the current policies, and measure `pairs`; the row goes to `evals.jsonl`."""
         started = time.perf_counter()
-        groups = self._player.play(self.specs, temperature=self._recipe.eval.temperature)
+        groups = self._player.play(self.specs, temperature=self._recipe.eval.temperature) if self.specs else []
         self._jury.judge(groups)
         row: dict[str, Any] = {"step": step}
         for trainee in self._trainees:
-            summary = self._summarize(trainee, at_seats(groups, trainee.seats))
+            summary = self._summarize(trainee, at_seats(groups, trainee.seats)) if groups else {}
+            summary |= _measured(trainee, pairs)
             row |= {f"{trainee.prefix}{name}": value for name, value in summary.items()}
         row["time/evaluate"] = time.perf_counter() - started
         if not self._records:
             return row, groups
-        if self._recipe.log.rollouts:
+        if self._recipe.log.rollouts and groups:
             write_groups(self._run.evaluation_file(step), groups[:_RECORDED])
         self._run.evals.append(row)
         return row, groups
@@ -76,3 +77,10 @@ class HeldOut:
         if "kl" not in settings.measures or self._recipe.stage == "imitation":  # which begins with random weights
             return summary
         return summary | self._first_policies[trainee.name].distance(groups)
+
+
+def _measured(trainee: Trainee, pairs: Sequence[Group]) -> dict[str, float]:
+    """What the policy makes of held-out preferences: `eval/pairs_accuracy` and so on."""
+    assess = getattr(trainee.learner, "assess", None)
+    measures: dict[str, float] = assess(pairs) if pairs and assess is not None else {}
+    return {f"eval/{name.replace('/', '_')}": value for name, value in measures.items()}
