@@ -17,10 +17,11 @@ from turnwise.sources.judged import Jury
 from turnwise.sources.player import Playing
 from turnwise.train.first_policy import FirstPolicy
 from turnwise.train.trainee import Trainee
+from turnwise.train.win_rate import WinRate
 from turnwise.types import Group
 
 _RECORDED = 16
-"""Held-out tasks per evaluation whose episodes are recorded, for the report."""
+"""Held-out tasks per evaluation whose episodes are recorded, for the report; a judge needs all of the first ones."""
 
 
 class HeldOut:
@@ -38,6 +39,7 @@ class HeldOut:
     ) -> None:
         self._recipe, self._run, self._player, self._trainees = recipe, run, player, trainees
         self._jury, self._records = jury, records
+        self._win_rate = WinRate(jury, run.evaluation_file(0))
 
     @cached_property
     def specs(self) -> list[EpisodeSpec]:
@@ -61,13 +63,14 @@ class HeldOut:
         row: dict[str, Any] = {"step": step}
         for trainee in self._trainees:
             summary = self._summarize(trainee, at_seats(groups, trainee.seats)) if groups else {}
-            summary |= _measured(trainee, pairs)
+            summary |= self._measure(trainee, pairs) | self._compare(step, trainee, groups)
             row |= {f"{trainee.prefix}{name}": value for name, value in summary.items()}
         row["time/evaluate"] = time.perf_counter() - started
         if not self._records:
             return row, groups
-        if self._recipe.log.rollouts and groups:
-            write_groups(self._run.evaluation_file(step), groups[:_RECORDED])
+        kept = groups if step == 0 and self._jury.asked else groups[: _RECORDED if self._recipe.log.rollouts else 0]
+        if kept:
+            write_groups(self._run.evaluation_file(step), kept)
         self._run.evals.append(row)
         return row, groups
 
@@ -78,9 +81,21 @@ class HeldOut:
             return summary
         return summary | self._first_policies[trainee.name].distance(groups)
 
+    def _compare(self, step: int, trainee: Trainee, groups: list[Group]) -> dict[str, float]:
+        """The judge's win rate against the answers of step 0."""
+        if self._jury.asked is None or not groups:
+            return {}
+        if step == 0:
+            self._win_rate.begin(groups)
+            return {}
+        return self._win_rate.measure(at_seats(groups, trainee.seats), trainee.seats)
 
-def _measured(trainee: Trainee, pairs: Sequence[Group]) -> dict[str, float]:
-    """What the policy makes of held-out preferences: `eval/pairs_accuracy` and so on."""
-    assess = getattr(trainee.learner, "assess", None)
-    measures: dict[str, float] = assess(pairs) if pairs and assess is not None else {}
-    return {f"eval/{name.replace('/', '_')}": value for name, value in measures.items()}
+    def _measure(self, trainee: Trainee, pairs: Sequence[Group]) -> dict[str, float]:
+        """What the policy makes of held-out preferences, against the first policy: `eval/pairs_accuracy` and so on."""
+        if not pairs:
+            return {}
+        learner = trainee.learner
+        stays = learner.reference is not None and trainee.recipe.train.reference_every is None
+        first = None if stays else self._first_policies[trainee.name].reference
+        measures = learner.assess(pairs, against=first)
+        return {f"eval/{name.replace('/', '_')}": value for name, value in measures.items()}

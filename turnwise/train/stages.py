@@ -130,6 +130,8 @@ def evaluate_model(
     recipe: Recipe, model: str | Path, *, watch: Callable[[list[Group]], None] | None = None
 ) -> dict[str, float]:
     """Play the held-out tasks with a model: a name, or the folder of a checkpoint; `watch` sees the episodes."""
+    if not recipe.eval.episodes:
+        raise ValueError("eval.episodes is 0, so nothing would be played; name an environment and a number of tasks")
     sources = _parts(recipe, model)
     policies = load_policies(recipe) if recipe.policies else {}
     policies |= {name: load_policy(recipe_of(recipe, name), each, frozen=True) for name, each in sources.items()}

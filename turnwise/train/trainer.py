@@ -273,7 +273,8 @@ class Trainer:
     def _prune(self) -> None:
         """Remove old checkpoints, but keep those that any of the newest ones refers to."""
         checkpoints, keep = self.run_folder.checkpoints, self.recipe.checkpoint.keep
-        needed = {0} if "kl" in self.recipe.eval.measures else set[int]()
+        compared = "kl" in self.recipe.eval.measures or self.source.held_out()  # with the first policy
+        needed = {0} if compared else set[int]()
         for step in checkpoints.steps()[-keep:]:
             with suppress(OSError, ValueError):  # resuming skips a broken one too
                 needed |= steps_needed(read_state(checkpoints.path(step)))
