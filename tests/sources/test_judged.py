@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.train.small_runs import LostMachineError, Stopping, last_tensors, played, rows, run, timeless, trajectories
+from turnwise.evaluate.statistics import wilson_interval
 from turnwise.judges.reward_judge import RewardJudge
 from turnwise.judges.table_judge import TableJudge
 from turnwise.outside import unread
@@ -13,6 +14,7 @@ from turnwise.ranks import block
 from turnwise.recipe.loading import load_recipe
 from turnwise.rollout.packing import pack
 from turnwise.sources.judged import Jury
+from turnwise.train.win_rate import WinRate
 from turnwise.trust import outside_names
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
@@ -163,3 +165,32 @@ def test_the_judge_cannot_change_in_the_middle_of_a_run(tmp_path: Path) -> None:
     run(tmp_path / "run", {**GROUPS, "judge": "reward", "train": {"steps": 2}})
     with pytest.raises(ValueError, match=r"judge.* cannot change in the middle of a run"):
         resume(tmp_path / "run", overrides={"judge": None, "train": {"steps": 4}})
+
+
+def test_the_win_rate_compares_with_the_answers_of_step_0_also_after_a_resume(tmp_path: Path) -> None:
+    changes = {**GROUPS, "judge": f"{HERE}:Wordy", "eval": {"episodes": 20, "every": 2}, "log": {"rollouts": 0}}
+    run(tmp_path / "whole", changes)
+    with pytest.raises(LostMachineError):
+        run(tmp_path / "cut", changes, console=Stopping(after=3))
+    run(tmp_path / "cut")
+    evals = timeless(tmp_path / "whole", "evals")
+    assert timeless(tmp_path / "cut", "evals") == evals
+    assert "eval/win_rate" not in evals[0]
+    for row in evals[1:]:
+        assert 0 <= row["eval/win_rate_low"] < row["eval/win_rate"] < row["eval/win_rate_high"] <= 1
+    assert evals[-1]["eval/win_rate"] != 0.5
+
+
+def test_a_win_rate_is_the_mean_over_tasks_of_what_both_evaluations_played(tmp_path: Path) -> None:
+    first = [Group(id=name, trajectories=[answer(name, 0.0)]) for name in "abc"]
+    rewards = {"a": 9e9, "b": -9e9, "x": 1.0}
+    now = [Group(id=name, trajectories=[answer(name, reward)]) for name, reward in rewards.items()]
+    rates = WinRate(Jury(RewardJudge()), tmp_path / "none")
+    assert rates.measure(now) == {}
+    rates.begin([*first, Group(id="d", trajectories=[answer("d", 0.0, stop=StopReason.TIMEOUT)])])
+    now.append(Group(id="d", trajectories=[answer("d", 9e9)]))
+    measured = rates.measure([*now, Group(id="c", trajectories=[answer("c", 9e9)])])
+    assert measured["eval/win_rate"] == pytest.approx(2 / 3)
+    assert (measured["eval/win_rate_low"], measured["eval/win_rate_high"]) == pytest.approx(
+        wilson_interval(successes=2, trials=3)
+    )

@@ -10,7 +10,7 @@ from tests.policy.tokenizers_for_chat import chat_tokenizer
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.sources.chats import turns_of
-from turnwise.sources.comparisons import read_comparison
+from turnwise.sources.compared_answers import read_comparison
 from turnwise.sources.plain_text import text_groups
 from turnwise.sources.preferences import preference_groups, split_held_out
 from turnwise.types import Group

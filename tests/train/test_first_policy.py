@@ -69,5 +69,5 @@ def test_the_distance_is_zero_at_first_grows_and_is_the_same_after_resuming(tmp_
 def test_a_run_that_lost_its_first_checkpoint_says_so(tmp_path: Path) -> None:
     run(tmp_path / "run", {**KL, "eval": {"episodes": 8}})
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step_000000", ignore_errors=True)
-    with pytest.raises(ValueError, match=r"needs the checkpoint of step 0, .* leave kl out, or start a new run"):
+    with pytest.raises(ValueError, match=r"need the checkpoint of step 0, .* leave them out, or start a new run"):
         resume(tmp_path / "run", overrides={"train": {"steps": 5}, "eval": {"measures": ["kl"]}}, console=Screen())

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from turnwise.recipe.schema import Stage
 from turnwise.runs.rows import Row, number
 
 RECENT = 20
@@ -17,8 +18,8 @@ class RunProgress:
     """The steps and evaluations of one run: `RunProgress(steps=100)`, then `add(row)` after every step."""
 
     steps: int
-    imitates: bool = False
-    """Nothing is played: success in the rows is that of the demonstrations, so it is not shown."""
+    stage: Stage = "reinforcement"
+    """In other stages nothing is played: success in the rows is that of files or experts, so it is not shown."""
     rows: Sequence[Row] = ()
     evaluations: Sequence[Row] = ()
     clock: Callable[[], float] = time.monotonic
@@ -40,6 +41,11 @@ class RunProgress:
         self.evaluations = [*_before(self.evaluations, row), row]
 
     @property
+    def plays(self) -> bool:
+        """Whether the policy plays what it learns from."""
+        return self.stage == "reinforcement"
+
+    @property
     def step(self) -> int:
         """The last finished step."""
         return step_of(self.rows[-1]) if self.rows else 0
@@ -50,7 +56,7 @@ class RunProgress:
         earned = {number(row, "rollout/reward") for row in self.rows}
         # If every episode failed, no reward was measured: the environment's error explains that.
         if (
-            self.imitates
+            not self.plays
             or len(earned) != 1
             or None in earned
             or any(number(row, "rollout/success") for row in self.rows)
@@ -68,7 +74,7 @@ class RunProgress:
     @property
     def best(self) -> Row | None:
         """The row with the highest success; the first of equals."""
-        known = [] if self.imitates else [row for row in self.rows if number(row, "rollout/success") is not None]
+        known = [row for row in self.rows if self.plays and number(row, "rollout/success") is not None]
         return max(known, key=lambda row: number(row, "rollout/success") or 0.0, default=None)
 
     @property
@@ -87,7 +93,7 @@ class RunProgress:
     def success(self) -> list[tuple[int, float]]:
         """The curve: step and success, if known."""
         known = ((step_of(row), number(row, "rollout/success")) for row in self.rows)
-        return [(step, value) for step, value in known if value is not None and not self.imitates]
+        return [(step, value) for step, value in known if value is not None and self.plays]
 
 
 def step_of(row: Row) -> int:

@@ -76,7 +76,7 @@ class RunConsole:
         self._policies = {
             policy: RunProgress(
                 steps=recipe.train.steps,
-                imitates=recipe.stage == "imitation",
+                stage=recipe.stage,
                 rows=[row_of(row, policy) if policy else row for row in rows],
                 evaluations=[row_of(row, policy) if policy else row for row in evaluations],
                 clock=self._clock,

@@ -63,10 +63,23 @@ IMITATED = (
 )
 """For a step that learned from demonstrations: nothing was played."""
 
+PREFERRED = (
+    Measure(label="loss", metric="loss/policy", form="z.4f", width=6),
+    Measure(label="accuracy", metric="pairs/accuracy", form="z.3f"),
+    Measure(label="margin", metric="pairs/margin", form="z.3f", width=6),
+    Measure(label="chosen", metric="pairs/chosen", form="z.2f", width=6),
+    Measure(label="rejected", metric="pairs/rejected", form="z.2f", width=6),
+    Measure(label="KL ref", metric="loss/reference_kl", form="z.4f", width=6),
+    Measure(label="gradient", metric="train/gradient_norm", form="z.3f"),
+    Measure(label="tokens/s", metric="time/tokens_per_second", form=",.0f", width=7),
+    Measure(label="seconds", metric="time/step", form=".1f"),
+)
+"""For a step that learned from files of preferences."""
+
 
 def measures_of(progress: RunProgress) -> list[Measure]:
     """The measures of this run: the same in every row, so that rows stay aligned."""
-    measures = IMITATED if progress.imitates else PLAYED
+    measures = {"imitation": IMITATED, "preference": PREFERRED, "reinforcement": PLAYED}[progress.stage]
     return [measure for measure in measures if any(measure.metric in row for row in progress.rows)]
 
 
@@ -132,10 +145,13 @@ def status_line(progress: RunProgress, phase: str, guard: str) -> Text:
 
 def title(recipe: Recipe) -> Text:
     """What is trained, where and how."""
-    text = Text(printable(recipe.algorithm.name), "bold").append(f" on {printable(recipe.env.id)}", "bold")
-    size = counted(recipe.rollout.episodes, "episode")
+    place, size = recipe.env.id, counted(recipe.rollout.episodes, "episode")
+    if recipe.stage == "preference":
+        place = ", ".join(Path(part.path or "").name for part in recipe.source.mix)
+        size = counted(recipe.rollout.episodes, "answer")
     if recipe.sft is not None and recipe.stage == "imitation":
         size = counted(recipe.sft.batch, "demonstration")
+    text = Text(printable(recipe.algorithm.name), "bold").append(f" on {printable(place)}", "bold")
     steps = counted(recipe.train.steps, "step")
     return text.append(f" · {printable(_models(recipe))} · {steps} of {size}")
 
@@ -161,9 +177,10 @@ def incident_line(incident: Incident, *, policy: str = "") -> Text:
 def evaluation_line(row: Row, *, policy: str = "") -> Text:
     """An evaluation in one line, with intervals."""
     parts = [f"{label} {_with_interval(row, metric)}" for label, metric in _measures([row])]
-    episodes = counted(round(row.get("eval/episodes") or 0), "episode")
-    tasks = number(row, "eval/tasks")
-    parts.append(episodes if tasks is None else f"{episodes} of {counted(round(tasks), 'different task')}")
+    played, tasks = number(row, "eval/episodes"), number(row, "eval/tasks")
+    if played is not None:
+        different = "" if tasks is None else f" of {counted(round(tasks), 'different task')}"
+        parts.append(counted(round(played), "episode") + different)
     return Text(named(f"held-out at step {step_of(row)}: {', '.join(parts)}", policy), "cyan")
 
 
@@ -174,7 +191,8 @@ def evaluation_table(evaluations: Mapping[str, Row]) -> Table:
     table = Table("held-out", *headings, box=None, pad_edge=False)
     for label, metric in [*_measures(rows), *_scores(rows)]:
         table.add_row(Text(printable(label)), *(Text(_with_interval(row, metric)) for row in rows))
-    table.add_row("episodes", *(f"{row.get('eval/episodes') or 0:.0f}" for row in rows))
+    if any("eval/episodes" in row for row in rows):
+        table.add_row("episodes", *(f"{row.get('eval/episodes') or 0:.0f}" for row in rows))
     if any("eval/tasks" in row for row in rows):
         table.add_row("tasks", *(f"{row.get('eval/tasks') or 0:.0f}" for row in rows))
     return table
@@ -183,10 +201,12 @@ def evaluation_table(evaluations: Mapping[str, Row]) -> Table:
 def _measures(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Label and metric of what was measured; pass@1 is success itself, and zero faults are not shown."""
     passes = [name for row in rows for name in row if name.startswith("eval/pass@") and name != "eval/pass@1"]
-    names = ["eval/success", "eval/reward", "eval/turns", "eval/valid", *dict.fromkeys(passes), *_TEXT_MEASURES]
+    pairs = sorted({name for row in rows for name in row if name.startswith("eval/pairs_")})
+    names = ["eval/success", "eval/reward", "eval/win_rate", "eval/turns", "eval/valid", *dict.fromkeys(passes)]
+    names += [*pairs, *_TEXT_MEASURES]
     known = [name for name in names if any(number(row, name) is not None for row in rows)]
     known += ["eval/faults"] if any(number(row, "eval/faults") for row in rows) else []
-    return [(name.removeprefix("eval/"), name) for name in known]
+    return [(name.removeprefix("eval/").replace("_", " "), name) for name in known]
 
 
 def _scores(rows: Sequence[Row]) -> list[tuple[str, str]]:
@@ -203,10 +223,13 @@ def _with_interval(row: Row, metric: str) -> str:
 
 
 def outcome_line(evaluations: Sequence[Row], *, policy: str = "") -> Text:
-    """Held-out success in one line: before, and now with its interval."""
+    """Held-out success in one line, or accuracy where pairs were measured: before, and now with its interval."""
     before, now = evaluations[0], evaluations[-1]
-    earlier = f", {_with_interval(before, 'eval/success')} before" if before is not now else ""
-    said = f"held-out success {_with_interval(now, 'eval/success')} at step {step_of(now)}{earlier}"
+    metric, name = "eval/success", "success"
+    if number(now, metric) is None and number(now, "eval/pairs_accuracy") is not None:
+        metric, name = "eval/pairs_accuracy", "accuracy on pairs"
+    earlier = f", {_with_interval(before, metric)} before" if before is not now else ""
+    said = f"held-out {name} {_with_interval(now, metric)} at step {step_of(now)}{earlier}"
     return Text(named(said, policy))
 
 
@@ -222,8 +245,10 @@ def next_steps(recipe: Recipe, folder: Path, progress: RunProgress, *, briefly: 
         lines["try next"] = f"turnwise train env={recipe.env.id} model={shlex.quote(str(folder))}"
     elif not briefly:
         config = shlex.quote(str(folder / "config.yaml"))
-        other = next(name for name in PRESETS if name != recipe.algorithm.name)
-        lines["evaluate"] = f"turnwise eval {run} --episodes 1000"
+        candidates = ("dpo", "ipo") if recipe.stage == "preference" else PRESETS
+        other = next(name for name in candidates if name != recipe.algorithm.name)
+        if recipe.stage != "preference" or recipe.eval.episodes:
+            lines["evaluate"] = f"turnwise eval {run} --episodes 1000"
         lines["train further"] = f"turnwise resume {run} train.steps={2 * steps}"
         lines["try next"] = f"turnwise train {config} algorithm={other} --output {shlex.quote(f'{folder}-{other}')}"
     return Text("\n".join(f"{label:<14} {printable(command)}" for label, command in lines.items()))

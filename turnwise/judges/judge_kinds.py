@@ -16,6 +16,7 @@ GIVES: tuple[Gives, ...] = get_args(Gives)
 _KINDS: Mapping[str, str] = {
     "reward": "turnwise.judges.reward_judge:RewardJudge",
     "reward-model": "turnwise.reward_models.model_judge:RewardModelJudge",
+    "chat": "turnwise.judges.chat_judge:ChatJudge",
     "table": "turnwise.judges.table_judge:TableJudge",
 }
 

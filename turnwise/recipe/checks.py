@@ -90,7 +90,7 @@ def _training_doubts(recipe: Recipe) -> Iterator[str]:
 
 def _room_doubts(recipe: Recipe, context: int | None) -> Iterator[str]:
     most = recipe.rollout.max_tokens
-    if context is not None and most >= context:
+    if context is not None and most >= context and recipe.stage != "preference":
         yield f"rollout.max_tokens={most} fills a whole episode ({context} tokens); lower it"
 
 

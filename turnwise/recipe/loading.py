@@ -15,6 +15,7 @@ from turnwise.algorithm import Algorithm, find_algorithm, preset
 from turnwise.envs.registry import accepts
 from turnwise.policy.models import is_small
 from turnwise.recipe.checks import check_env_name, check_keys, check_together, explain_mistakes
+from turnwise.recipe.ingredients import SourceChoice
 from turnwise.recipe.layers import Layer, join, read_layers
 from turnwise.recipe.schema import EnvChoice, ModelChoice, Recipe
 from turnwise.recipe.seating import written_out
@@ -46,6 +47,8 @@ def load_recipe(source: str | Path | None, overrides: Mapping[str, Any] | None =
     except ValidationError as error:
         raise ValueError(explain_mistakes(error, layers)) from None
     recipe = _starting_from_weights(recipe)
+    if recipe.source.prefers:
+        recipe = recipe.model_copy(update={"stage": "preference"})
     check_together(recipe)
     return recipe
 
@@ -132,15 +135,25 @@ def _with_weights(model: ModelChoice) -> ModelChoice:
 
 
 def _dependent_defaults(choices: Mapping[str, Any]) -> Layer:
-    """Defaults that depend on other choices: rates of our small models, no split if the environment takes none."""
+    """Defaults that depend on other choices: rates of our small models, no split if the environment takes none,
+    no play where preferences are all."""
     model, env = _text(choices, "model", "name", ModelChoice().name), _text(choices, "env", "id", "")
     usual: dict[str, Any] = {}
     if is_small(_origin(model)):
         usual["train"] = {"learning_rate": 3e-4, "critic_learning_rate": 1e-3}
+    if not env and _prefers(choices.get("source")):
+        usual["eval"] = {"episodes": 0}  # nobody named an environment to play
     with suppress(ValueError):  # an unknown environment is reported later
         if not accepts(env, "split"):
             usual["env"] = {"id": env, "held_out": {}}
     return Layer(choices=usual)
+
+
+def _prefers(source: Any) -> bool:
+    """Whether a source is nothing but files of preferences; wrong types are reported later."""
+    with suppress(ValidationError):
+        return SourceChoice.model_validate(source or {}).prefers
+    return False
 
 
 def _origin(model: str) -> str:

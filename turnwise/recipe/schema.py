@@ -11,6 +11,7 @@ from turnwise.algorithm import Algorithm, Part
 from turnwise.envs.process import EnvSource
 from turnwise.envs.wrappers.named import read_choice
 from turnwise.frozen_settings import Settings
+from turnwise.recipe.ingredients import SourceChoice
 from turnwise.recipe.machines import ClusterChoice, EngineChoice
 
 Mode = Literal["off", "warn", "act"]
@@ -148,49 +149,6 @@ class Sft(Settings):
     schedule: Schedule = "cosine"
 
 
-class Ingredient(Settings):
-    """One of several sources of a step. In YAML `played` is short for `{kind: played}`."""
-
-    kind: Literal["played", "demonstrations", "chats", "preferences", "text"]
-    path: str | None = None
-    count: int | None = Field(default=None, ge=1)
-    weight: float = Field(default=1.0, gt=0)
-    limit: int | None = Field(default=None, ge=1)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        return {"kind": value} if isinstance(value, str) else value
-
-    @property
-    def plays(self) -> bool:
-        """Whether it is what the policy plays."""
-        return self.kind == "played"
-
-    @model_validator(mode="after")
-    def _has_its_file(self) -> Ingredient:
-        is_file = not self.plays and self.kind != "demonstrations"
-        if is_file and self.path is None:
-            raise ValueError(f"{self.kind} are read from a file; give its path")
-        if not is_file and self.path is not None:
-            raise ValueError(f"{self.kind} is not a file; remove the path")
-        return self
-
-
-class SourceChoice(Settings):
-    """Where a step's groups come from. Empty: the policy plays one new task after another."""
-
-    tasks: Part = Part(kind="uniform")
-    """Which tasks the policy plays: uniform, curriculum (stages), difficulty (those near 50 % success), or your own
-    sampler as package.module:Class."""
-    expert: int = Field(default=0, ge=0)
-    """Episodes of the environment's expert that join each group; the log-probs of its tokens are unknown."""
-    mix: tuple[Ingredient, ...] = ()
-    """Several sources in one step: a list of played, demonstrations and files (chats, preferences, text), each with
-    kind, path, limit (lines or episodes to read), and count (groups of a step) or weight (its share of the
-    rest)."""
-
-
 class Evaluate(Settings):
     """How held-out tasks are played."""
 
@@ -318,7 +276,7 @@ class Recipe(Settings):
     sft: Sft | None = None
     source: SourceChoice = SourceChoice()
     judge: Part | None = None
-    """Who compares the answers of a group: reward, reward-model, table, or your own judge as package.module:Class,
+    """Who compares the answers of a group: reward, reward-model, table, chat, or your own judge as package.module:Class,
     with its options; gives says what becomes of it: wins (probabilities next to the reward), reward or turn-reward
     (in its place)."""
     eval: Evaluate = Evaluate()

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from turnwise.judges.judge_kinds import check_judge
 from turnwise.ops.facts import Need
 from turnwise.outside import is_unread
-from turnwise.recipe.schema import Recipe, SourceChoice
+from turnwise.recipe.ingredients import SourceChoice
+from turnwise.recipe.schema import Recipe
 from turnwise.sources.cursor import sampling_plan
 from turnwise.sources.making import shares
 from turnwise.sources.samplers import make_sampler
@@ -35,6 +36,8 @@ def _refusals(recipe: Recipe) -> Iterator[str]:
             f"sampling.{further} looks at a step's episodes before it plays more, and algorithm.max_lag={row.max_lag} "
             f"plays ahead; set algorithm.max_lag=0 or algorithm.sampling.{further}=null"
         )
+    if recipe.stage == "preference" and not source.prefers:
+        yield "stage is preference, but source.mix has more than preferences; leave stage out: the source decides it"
     if plays.count(True) > 1:
         yield "source.mix has played more than once; give one the weight of all"
     if plays and not any(plays) and (source.tasks != SourceChoice().tasks or source.expert):

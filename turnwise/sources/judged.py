@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 from statistics import fmean
+from typing import TypeVar
 
 from turnwise.judges.judge import Judge, Matrix, ScoringJudge, checked_scores, judge_matrices
 from turnwise.judges.judge_kinds import Gives, gives_of, make_judge
@@ -13,6 +14,7 @@ from turnwise.recipe.schema import Recipe
 from turnwise.recipe.seating import trained_seats
 from turnwise.types import Group, Trajectory
 
+Item = TypeVar("Item")
 WINS = "wins"
 """The stream with an answer's mean probability to win against its group, itself included as a tie."""
 ENV = "env"
@@ -34,7 +36,7 @@ class Jury:
         ranks: Ranks = ALONE,
     ) -> None:
         """Only what was played at `seats` is judged; None: all of it."""
-        self.asked, self._seats, self._ranks = judge, seats, ranks
+        self.asked, self.ranks, self._seats = judge, ranks, seats
         self._gives: Gives = gives
 
     @classmethod
@@ -51,14 +53,24 @@ class Jury:
         if (judge := self.asked) is None:
             return
         compared = [members for group in groups if (members := self._members(group))]
-        mine = _opinions(judge, self._ranks.share(compared), self._gives)
-        opinions = [opinion for rank in self._ranks.gather(mine) for opinion in rank]
+        opinions = self._shared(lambda part: _opinions(judge, part, self._gives), compared)
         for members, opinion in zip(compared, opinions, strict=True):
             for trajectory, row in zip(members, opinion, strict=True):
                 if self._gives == "wins":
                     note_wins(trajectory, row, members)
                 else:
                     _pay(trajectory, row)
+
+    def compare(self, pairs: Sequence[tuple[Trajectory, Trajectory]]) -> list[float]:
+        """The probability that the first one of each pair is better; there must be a judge."""
+        judge = self.asked
+        assert judge is not None
+        cases = [(first.task, (first, second)) for first, second in pairs]
+        return [matrix[0][1] for matrix in self._shared(lambda part: judge_matrices(judge, part), cases)]
+
+    def _shared(self, work: Callable[[list[Item]], list[Matrix]], items: Sequence[Item]) -> list[Matrix]:
+        """Each rank works on its share; all get the whole."""
+        return [result for rank in self.ranks.gather(work(self.ranks.share(items))) for result in rank]
 
     def _members(self, group: Group) -> list[Trajectory]:
         """What can be judged: a failed episode says nothing."""

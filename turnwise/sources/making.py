@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from turnwise.ranks import ALONE, Ranks, on_first
-from turnwise.recipe.schema import Ingredient, Recipe
+from turnwise.recipe.ingredients import Ingredient
+from turnwise.recipe.schema import Recipe
 from turnwise.sources.chats import chat_groups
 from turnwise.sources.cursor import sampling_plan
 from turnwise.sources.demonstrations import expert_groups
@@ -18,7 +19,7 @@ from turnwise.sources.plain_text import text_groups
 from turnwise.sources.played import Played
 from turnwise.sources.played_ahead import PlayedAhead
 from turnwise.sources.player import Playing
-from turnwise.sources.preferences import preference_groups
+from turnwise.sources.preferences import preference_groups, split_held_out
 from turnwise.sources.source import Source
 from turnwise.types import Group
 
@@ -47,14 +48,15 @@ def make_source(
         return Mixture(player, [imitation])
     if not recipe.source.mix:
         return _played(recipe, player, tasks=None, first=first, kept=kept, state=state, ranks=ranks, jury=jury)
-    played, shelves = None, list[Shelf]()
+    played, shelves, held_out = None, list[Shelf](), list[Group]()
     for number, (part, count) in enumerate(zip(recipe.source.mix, shares(recipe), strict=True)):
         if part.plays:
             played = _played(recipe, player, tasks=count, first=first, kept=kept, state=state, ranks=ranks, jury=jury)
         else:
-            groups = on_first(ranks, partial(_read, part, recipe, player))
+            groups, held = on_first(ranks, partial(_read, part, recipe, player))
             shelves.append(Shelf(groups, count=count, key=f"source:{recipe.seed}:{number}"))
-    return Mixture(player, shelves, played=played)
+            held_out += held
+    return Mixture(player, shelves, played=played, held_out=held_out)
 
 
 def shares(recipe: Recipe) -> list[int]:
@@ -93,16 +95,22 @@ def _played(
     return PlayedAhead(player, recipe, first=first, kept=kept, tasks=tasks, state=state, ranks=ranks, jury=jury)
 
 
-def _read(part: Ingredient, recipe: Recipe, player: Playing) -> list[Group]:
+def _read(part: Ingredient, recipe: Recipe, player: Playing) -> tuple[list[Group], list[Group]]:
+    """The groups of a part that are learned from, and those that are held out."""
     renderer, room = player.renderer, player.capacity
-    if part.kind in _FILES:
-        assert part.path is not None
-        return _FILES[part.kind](part.path, renderer, limit=part.limit, room=room)
-    return expert_groups(
-        recipe.env,
-        renderer,
-        count=part.limit or _DEMONSTRATIONS,
-        max_turns=recipe.rollout.max_turns,
-        seed=recipe.seed,
-        room=room,
-    )
+    if part.kind not in _FILES:
+        count, turns = part.limit or _DEMONSTRATIONS, recipe.rollout.max_turns
+        return expert_groups(recipe.env, renderer, count=count, max_turns=turns, seed=recipe.seed, room=room), []
+    assert part.path is not None
+    groups = _FILES[part.kind](part.path, renderer, limit=part.limit, room=room)
+    if isinstance(part.held_out, str):
+        return groups, _FILES[part.kind](part.held_out, renderer, room=room)
+    if part.held_out is None:
+        return groups, []
+    learned, held = split_held_out(groups, part.held_out)
+    if not learned or not held:
+        raise ValueError(
+            f"held_out={part.held_out:g} of the prompts of {part.path} leaves {len(learned)} groups to learn from and "
+            f"{len(held)} to measure; change the share, or name a file of pairs to measure"
+        )
+    return learned, held

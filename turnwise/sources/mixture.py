@@ -43,8 +43,15 @@ class Shelf:
 class Mixture(Source):
     """What the policy plays, if anything, and then what each supply has for the step."""
 
-    def __init__(self, player: Playing, supplies: Sequence[Supply], *, played: Source | None = None) -> None:
-        self._player, self._supplies, self._played = player, supplies, played
+    def __init__(
+        self,
+        player: Playing,
+        supplies: Sequence[Supply],
+        *,
+        played: Source | None = None,
+        held_out: Sequence[Group] = (),
+    ) -> None:
+        self._player, self._supplies, self._played, self._held_out = player, supplies, played, held_out
 
     def groups(self, step: int) -> list[Group]:
         """All of them, in the order of the recipe."""
@@ -58,6 +65,10 @@ class Mixture(Source):
     def metrics(self) -> dict[str, float]:
         """Those of the played episodes."""
         return {} if self._played is None else self._played.metrics()
+
+    def held_out(self) -> list[Group]:
+        """Preferences that were set apart."""
+        return list(self._held_out)
 
     def ahead(self) -> dict[int, list[Group]]:
         """Only what is played can be ahead."""

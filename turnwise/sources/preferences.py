@@ -10,7 +10,7 @@ from typing import Any
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.rendering_ahead import AheadRenderer
 from turnwise.sources.chats import finished, prompt_messages, turns_of
-from turnwise.sources.comparisons import FORM, Comparison, read_comparison
+from turnwise.sources.compared_answers import FORM, ComparedAnswers, read_comparison
 from turnwise.sources.judged import note_wins
 from turnwise.sources.lines import read_groups_of
 from turnwise.types import Group, Trajectory
@@ -33,14 +33,14 @@ def preference_groups(
     """
     ahead = AheadRenderer.of(renderer)
 
-    def prepare(rows: Sequence[Any]) -> list[Comparison | ValueError]:
+    def prepare(rows: Sequence[Any]) -> list[ComparedAnswers | ValueError]:
         lines = [_readable(row) for row in rows]
-        sound = [line for line in lines if isinstance(line, Comparison) and not line.tools]
+        sound = [line for line in lines if isinstance(line, ComparedAnswers) and not line.tools]
         replies = [said.content for line in sound for answer in line.answers for said in answer]
         ahead.prepare([prompt_messages(line.prompt, ahead) for line in sound], replies)
         return lines
 
-    def read(line: Comparison) -> list[Trajectory]:
+    def read(line: ComparedAnswers) -> list[Trajectory]:
         shown = ahead.showing(line.tools) if line.tools else ahead
         return [_trajectory(line, place, shown) for place in range(len(line.answers))]
 
@@ -61,7 +61,7 @@ def split_held_out(groups: Sequence[Group], share: float) -> tuple[list[Group], 
     return parts
 
 
-def _readable(row: Any) -> Comparison | ValueError:
+def _readable(row: Any) -> ComparedAnswers | ValueError:
     """The line, or what is wrong with it."""
     try:
         return row if isinstance(row, ValueError) else read_comparison(row)
@@ -69,7 +69,7 @@ def _readable(row: Any) -> Comparison | ValueError:
         return error
 
 
-def _trajectory(line: Comparison, place: int, renderer: Renderer) -> Trajectory:
+def _trajectory(line: ComparedAnswers, place: int, renderer: Renderer) -> Trajectory:
     messages = [*line.prompt, *line.answers[place]]
     trajectory = finished(turns_of(messages, renderer, context=len(line.prompt)), reward=line.rewards[place])
     trajectory.task = [{"role": message.role, "content": message.content} for message in line.prompt]

@@ -27,6 +27,10 @@ class Source(ABC):
         """The `source/…` metrics of the step that was given out last."""
         return {}
 
+    def held_out(self) -> list[Group]:
+        """Groups that are measured at every evaluation and never learned from."""
+        return []
+
     def ahead(self) -> dict[int, list[Group]]:
         """Groups of later steps that are already played, for a checkpoint."""
         return {}

@@ -21,7 +21,8 @@ from turnwise.runs.settings import META
 from turnwise.sources.cast import Cast, Pool, Voice
 from turnwise.sources.played import plays_in_lockstep
 from turnwise.sources.player import Player, Playing
-from turnwise.train.setup import load_policy, make_renderer
+from turnwise.sources.silent_player import SilentPlayer
+from turnwise.train.setup import load_policy, make_renderer, plays_at_all
 
 _AGENTS: dict[str, Callable[[], Agent]] = {"random": RandomAgent, "oracle": OracleAgent}
 
@@ -64,7 +65,9 @@ def make_player(
     ranks: Ranks = ALONE,
     folder: Path | None = None,
 ) -> Playing:
-    """What plays the recipe's episodes: this process, or its cluster. Servers find weights in `folder`."""
+    """What plays the recipe's episodes: this process, its cluster, or nobody. Servers find weights in `folder`."""
+    if not plays_at_all(recipe):
+        return SilentPlayer(cast, rollout=recipe.rollout, seed=recipe.seed)
     if recipe.cluster is not None:
         return ClusterPlayer(cast, recipe, build=build_far, note=note, ranks=ranks, folder=folder)
     return Player(

@@ -24,13 +24,14 @@ from turnwise.policy.text_loading import PRECISIONS
 from turnwise.recipe.schema import CONTEXT, Recipe, Train
 from turnwise.recipe.seating import policies_of, recipe_of, trained_policies
 from turnwise.sources.demonstrations import expert_groups
+from turnwise.sources.preferences import preference_groups
 from turnwise.train.model_shape import Shape, read_shape
-from turnwise.train.setup import choose_device
+from turnwise.train.setup import choose_device, plays_at_all
 from turnwise.words import counted
 
 GIB = 2**30
 _MEASURED_SECONDS = 0.1
-_EXPERT_EPISODES = 8
+_EXPERT_EPISODES, _LINES = 8, 64
 _PASSING = ("gradients", "activations", "logits")
 """Parts that take memory only while the learner works."""
 
@@ -72,7 +73,9 @@ class CostEstimate:
     most: Cost
     """If every episode has the maximum length."""
     expert: Cost | None
-    """If episodes are as long as the expert's; None without an expert."""
+    """If episodes are as long as the expert's, or as the answers of the files; None without either."""
+    typical: str
+    """What those are called."""
     plan: str
     """What is done in that time."""
 
@@ -87,7 +90,7 @@ class CostEstimate:
     def lines(self) -> list[str]:
         """For the screen of `--dry-run`."""
         shape, rates, costs = self.shape, self.rates, [("at most", self.most)]
-        costs += [("as the expert", self.expert)] if self.expert else []
+        costs += [(self.typical, self.expert)] if self.expert else []
         return [
             f"model   {self.model}: {_count(shape.parameters)} parameters, {_count(shape.trained)} of them learn",
             f"memory  {_gib(self.memory_needed)} of {_gib(self.memory_there)} on {self.device}{self._advice()}",
@@ -127,6 +130,7 @@ def estimate(recipe: Recipe, *, rates: Rates | None = None) -> CostEstimate:
         rates=rates,
         most=_cost(recipe, most, rates),
         expert=None if expert is None else _cost(recipe, min(expert, most), rates),
+        typical="as in the files" if recipe.source.prefers else "as the expert",
         plan=_plan(recipe),
         context=min(recipe.rollout.context or CONTEXT, shape.context),
     )
@@ -140,7 +144,8 @@ def memory_by_part(recipe: Recipe, length: int, device: str) -> dict[str, int]:
 
     An engine that releases its memory shares it with what only learning needs: gradients, activations and logits.
     """
-    parts: dict[str, int] = {"engine": int(recipe.engine.memory_gib * GIB)} if recipe.engine.kind == "torch" else {}
+    samples_here = recipe.engine.kind == "torch" and plays_at_all(recipe)
+    parts: dict[str, int] = {"engine": int(recipe.engine.memory_gib * GIB)} if samples_here else {}
     pools = [(choice.pool, choice.keep) for choice in recipe.seats.values() if choice.pool is not None]
     for name, choice in policies_of(recipe).items():
         own, shape = recipe_of(recipe, name), read_shape(choice.model)
@@ -149,7 +154,7 @@ def memory_by_part(recipe: Recipe, length: int, device: str) -> dict[str, int]:
         adapted = choice.model.lora is not None  # its base is shared
         memory["pools"] = 0 if adapted else weights * sum(keep for of, keep in pools if of == name)
         parts |= {f"{name}: {part}" if recipe.policies else part: size for part, size in memory.items()}
-    if recipe.engine.options.get("release") and not recipe.algorithm.max_lag:
+    if samples_here and recipe.engine.options.get("release") and not recipe.algorithm.max_lag:
         passing = sum(size for part, size in parts.items() if part.endswith(_PASSING))
         parts["engine"] = max(0, parts["engine"] - passing)
     return parts
@@ -237,7 +242,7 @@ def _step_seconds(recipe: Recipe, shape: Shape, length: int, rates: Rates) -> fl
     passes = 1 + separate + row.needs_reference  # scoring
     passes += row.epochs * (1 + separate) * (4 if recipe.model.checkpointing else 3)
     learning = tokens * passes * 2 * shape.multiplied / rates.learning
-    return learning + _play_seconds(shape, tokens, rates)
+    return learning + (_play_seconds(shape, tokens, rates) if recipe.source.plays else 0.0)
 
 
 def _play_seconds(shape: Shape, tokens: int, rates: Rates) -> float:
@@ -253,13 +258,16 @@ def _imitation_seconds(recipe: Recipe, shape: Shape, length: int, rates: Rates) 
 
 def _most_tokens(recipe: Recipe, shape: Shape) -> int:
     """Of an episode: all that its turns may say, as much again from the environment, and no more than has room."""
-    rollout = recipe.rollout
-    return min(rollout.context or CONTEXT, shape.context, 2 * rollout.max_turns * rollout.max_tokens)
+    rollout, room = recipe.rollout, min(recipe.rollout.context or CONTEXT, shape.context)
+    return min(room, 2 * rollout.max_turns * rollout.max_tokens) if recipe.source.plays else room
 
 
 def _expert_tokens(recipe: Recipe) -> int | None:
-    """Of an episode of the environment's expert, in the mean; None where there is none, or no chat template."""
-    if not (reads() or is_ours(recipe.env.id)):
+    """Of an answer in the files of preferences, or of an episode of the environment's expert, in the mean.
+
+    None where there is none, or no chat template.
+    """
+    if not recipe.source.prefers and not (reads() or is_ours(recipe.env.id)):
         return None  # its expert is the user's own code
     model, turns = recipe.model, recipe.rollout.max_turns
     try:
@@ -267,13 +275,18 @@ def _expert_tokens(recipe: Recipe) -> int | None:
             resolve_model(model.name), local_files_only=True, trust_remote_code=False
         )
         renderer = Renderer(tokenizer, template=model.template, system=model.system)
-        groups = expert_groups(
-            recipe.env, renderer, count=_EXPERT_EPISODES, max_turns=turns, seed=recipe.seed, only_success=False
-        )
+        if recipe.source.prefers:
+            read = [preference_groups(part.path or "", renderer, limit=_LINES) for part in recipe.source.mix]
+            groups = [group for part in read for group in part]
+        else:
+            groups = expert_groups(
+                recipe.env, renderer, count=_EXPERT_EPISODES, max_turns=turns, seed=recipe.seed, only_success=False
+            )
     except (OSError, ValueError):
         return None
-    counts = [len(turn.prompt_ids) + len(turn.sampled_ids) for group in groups for turn in group.trajectories[0].turns]
-    return -(-sum(counts) // len(groups))
+    answers = [trajectory for group in groups for trajectory in group.trajectories]
+    counts = [len(turn.prompt_ids) + len(turn.sampled_ids) for each in answers for turn in each.turns]
+    return -(-sum(counts) // len(answers))
 
 
 def _evaluations(recipe: Recipe) -> int:

@@ -23,7 +23,7 @@ class FirstPolicy:
 
     def distance(self, groups: Sequence[Group]) -> dict[str, float]:
         """The KL of the policy to its first self on held-out episodes, per episode, with its interval over tasks."""
-        found = distances(self._trainee.learner, groups, self._reference)
+        found = distances(self._trainee.learner, groups, self.reference)
         tasks = [[found[each.id] for each in group.trajectories if each.id in found] for group in groups]
         kl = [fmean(exact for exact, _ in task) for task in tasks if task]
         if not kl:
@@ -38,15 +38,16 @@ class FirstPolicy:
         return metrics
 
     @cached_property
-    def _reference(self) -> Reference:
+    def reference(self) -> Reference:
+        """Its weights, loaded once."""
         trainee, policy = self._trainee, self._trainee.policy
         if policy.has_adapter:  # it starts at zero: the first policy is the base model
             return Reference.base_of(policy)
         # The reference of the row may be renewed, so this one is always a model in memory, loaded once.
         if self._checkpoints.find(0) is None:
             raise ValueError(
-                "eval.measures has kl, which needs the checkpoint of step 0, but the run does not have it any more; "
-                "leave kl out, or start a new run"
+                "eval.measures=kl and held-out pairs need the checkpoint of step 0, but the run does not have it any "
+                "more; leave them out, or start a new run"
             )
         folder = policy_folder(self._checkpoints.at(0), trainee.name)
         reference = Reference.of_folder(folder, like=policy)

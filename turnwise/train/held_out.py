@@ -17,10 +17,11 @@ from turnwise.sources.judged import Jury
 from turnwise.sources.player import Playing
 from turnwise.train.first_policy import FirstPolicy
 from turnwise.train.trainee import Trainee
+from turnwise.train.win_rate import WinRate
 from turnwise.types import Group
 
 _RECORDED = 16
-"""Held-out tasks per evaluation whose episodes are recorded, for the report."""
+"""Held-out tasks per evaluation whose episodes are recorded, for the report; a judge needs all of the first ones."""
 
 
 class HeldOut:
@@ -38,6 +39,7 @@ class HeldOut:
     ) -> None:
         self._recipe, self._run, self._player, self._trainees = recipe, run, player, trainees
         self._jury, self._records = jury, records
+        self._win_rate = WinRate(jury, run.evaluation_file(0))
 
     @cached_property
     def specs(self) -> list[EpisodeSpec]:
@@ -53,20 +55,22 @@ class HeldOut:
         """A warning if the environment has fewer tasks than the recipe asks for."""
         return fewer_tasks(self._recipe, self.specs) or ""
 
-    def play(self, step: int) -> tuple[dict[str, Any], list[Group]]:
-        """Play them all with the current policies; the row goes to `evals.jsonl`."""
+    def play(self, step: int, pairs: Sequence[Group] = ()) -> tuple[dict[str, Any], list[Group]]:
+        """Play them all with the current policies, and measure `pairs`; the row goes to `evals.jsonl`."""
         started = time.perf_counter()
-        groups = self._player.play(self.specs, temperature=self._recipe.eval.temperature)
+        groups = self._player.play(self.specs, temperature=self._recipe.eval.temperature) if self.specs else []
         self._jury.judge(groups)
         row: dict[str, Any] = {"step": step}
         for trainee in self._trainees:
-            summary = self._summarize(trainee, at_seats(groups, trainee.seats))
+            summary = self._summarize(trainee, at_seats(groups, trainee.seats)) if groups else {}
+            summary |= self._measure(trainee, pairs) | self._compare(step, trainee, groups)
             row |= {f"{trainee.prefix}{name}": value for name, value in summary.items()}
         row["time/evaluate"] = time.perf_counter() - started
         if not self._records:
             return row, groups
-        if self._recipe.log.rollouts:
-            write_groups(self._run.evaluation_file(step), groups[:_RECORDED])
+        kept = groups if step == 0 and self._jury.asked else groups[: _RECORDED if self._recipe.log.rollouts else 0]
+        if kept:
+            write_groups(self._run.evaluation_file(step), kept)
         self._run.evals.append(row)
         return row, groups
 
@@ -76,3 +80,22 @@ class HeldOut:
         if "kl" not in settings.measures or self._recipe.stage == "imitation":  # which begins with random weights
             return summary
         return summary | self._first_policies[trainee.name].distance(groups)
+
+    def _compare(self, step: int, trainee: Trainee, groups: list[Group]) -> dict[str, float]:
+        """The judge's win rate against the answers of step 0."""
+        if self._jury.asked is None or not groups:
+            return {}
+        if step == 0:
+            self._win_rate.begin(groups)
+            return {}
+        return self._win_rate.measure(at_seats(groups, trainee.seats), trainee.seats)
+
+    def _measure(self, trainee: Trainee, pairs: Sequence[Group]) -> dict[str, float]:
+        """What the policy makes of held-out preferences, against the first policy: `eval/pairs_accuracy` and so on."""
+        if not pairs:
+            return {}
+        learner = trainee.learner
+        stays = learner.reference is not None and trainee.recipe.train.reference_every is None
+        first = None if stays else self._first_policies[trainee.name].reference
+        measures = learner.assess(pairs, against=first)
+        return {f"eval/{name.replace('/', '_')}": value for name, value in measures.items()}

@@ -92,11 +92,18 @@ def make_renderer(recipe: Recipe, policy: TextPolicy) -> Renderer:
     return Renderer(policy.tokenizer, template=recipe.model.template, system=recipe.model.system)
 
 
+def plays_at_all(recipe: Recipe) -> bool:
+    """Whether the run needs its environment and an engine; one that only learns from preferences needs neither."""
+    return recipe.stage != "preference" or recipe.eval.episodes > 0
+
+
 def require_sound_env(recipe: Recipe, *, note: Callable[[str], None] | None = None) -> None:
     """Let the env doctor check the environment; raise ValueError with its findings if it is unfit.
 
     A pass is remembered while the code is the same; `note` receives the progress of a long check.
     """
+    if not plays_at_all(recipe):
+        return
     env = recipe.env
     sources = (env.source(), env.source(env.held_out))
     for source in sources:
@@ -153,6 +160,8 @@ def require_templates(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> Non
 
 def require_engine(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
     """ValueError if the engine cannot be made, or has too little memory for a single episode of some policy."""
+    if not plays_at_all(recipe):
+        return
     engine, shared = recipe.engine, count_voices(recipe)
     check_engine(engine.kind, engine.options)
     for name, policy in policies.items():

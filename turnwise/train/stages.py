@@ -39,6 +39,7 @@ from turnwise.train.setup import (
     load_policy,
     make_imitation,
     make_renderer,
+    plays_at_all,
     require_engine,
     require_loggers,
     require_sound_env,
@@ -108,7 +109,8 @@ def resume(
         _require_more_steps(run, before, recipe)
         now = circumstances(choose_device(recipe), ranks=ranks.size)
         # An environment that is gone must not cost the old recipe.
-        close_quietly(recipe.env.source().build())
+        if plays_at_all(recipe):
+            close_quietly(recipe.env.source().build())
         torch.set_num_threads(run.circumstance("threads", int))  # the order of sums affects rounding
         if changed := changed_circumstances(run.meta, now):
             console.note(f"{', '.join(changed)}: the last bits may differ from an uninterrupted run")
@@ -128,6 +130,8 @@ def evaluate_model(
     recipe: Recipe, model: str | Path, *, watch: Callable[[list[Group]], None] | None = None
 ) -> dict[str, float]:
     """Play the held-out tasks with a model: a name, or the folder of a checkpoint; `watch` sees the episodes."""
+    if not recipe.eval.episodes:
+        raise ValueError("eval.episodes is 0, so nothing would be played; name an environment and a number of tasks")
     sources = _parts(recipe, model)
     policies = load_policies(recipe) if recipe.policies else {}
     policies |= {name: load_policy(recipe_of(recipe, name), each, frozen=True) for name, each in sources.items()}

@@ -68,8 +68,7 @@ class Trainer:
         self.progress = Progress()
         self.status: Status = "running"
         # Demonstrations were not sampled, so they have no temperature.
-        plays = imitation is None and (not recipe.source.mix or any(part.plays for part in recipe.source.mix))
-        temperature = recipe.rollout.temperature if plays else 1.0
+        temperature = recipe.rollout.temperature if imitation is None and recipe.source.plays else 1.0
         self.cast = make_cast(recipe, policies, ranks=ranks)
         self.trainees = [
             Trainee(recipe, name, policies[name], temperature=temperature, ranks=ranks)
@@ -238,13 +237,14 @@ class Trainer:
             self.player.replaced(changed)
 
     def _evaluate(self, *, samples: str) -> None:
-        if not self.held_out.specs:
+        pairs = self.source.held_out()
+        if not self.held_out.specs and not pairs:
             return
         if samples == "before" and self.held_out.caveat:
             self.console.note(self.held_out.caveat)
         self.console.phase("evaluating")
         step = self.progress.step
-        row, groups = self.held_out.play(step)
+        row, groups = self.held_out.play(step, pairs)
         self.loggers.row(row)
         success = row.get(f"{self.trainees[0].prefix}eval/success", -1.0)
         if success > self.progress.best_success:
@@ -273,7 +273,8 @@ class Trainer:
     def _prune(self) -> None:
         """Remove old checkpoints, but keep those that any of the newest ones refers to."""
         checkpoints, keep = self.run_folder.checkpoints, self.recipe.checkpoint.keep
-        needed = {0} if "kl" in self.recipe.eval.measures else set[int]()
+        compared = "kl" in self.recipe.eval.measures or self.source.held_out()  # with the first policy
+        needed = {0} if compared else set[int]()
         for step in checkpoints.steps()[-keep:]:
             with suppress(OSError, ValueError):  # resuming skips a broken one too
                 needed |= steps_needed(read_state(checkpoints.path(step)))

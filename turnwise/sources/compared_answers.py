@@ -21,7 +21,7 @@ _FORMS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class ComparedAnswers:
     """Answers to one prompt, compared."""
 
     prompt: list[ChatMessage]
@@ -40,7 +40,7 @@ class _Answer:
     reward: float
 
 
-def read_comparison(row: Any) -> Comparison:
+def read_comparison(row: Any) -> ComparedAnswers:
     """The comparison of a line; ValueError with the fix."""
     answers = _answers(row)
     prompt, rests = _divided(row, answers)
@@ -48,7 +48,7 @@ def read_comparison(row: Any) -> Comparison:
         if rest == same:
             raise ValueError(f"{one.name} and {other.name} are equal, so there is nothing to prefer; remove the line")
     read = [_read(answer.name, prompt, rest) for answer, rest in zip(answers, rests, strict=True)]
-    return Comparison(
+    return ComparedAnswers(
         prompt=read[0][: len(prompt)],
         answers=[messages[len(prompt) :] for messages in read],
         rewards=[answer.reward for answer in answers],

@@ -1,0 +1,69 @@
+"""The section of a recipe that says where a step's groups come from."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from turnwise.algorithm import Part
+from turnwise.frozen_settings import Settings
+
+
+class Ingredient(Settings):
+    """One of several sources of a step. In YAML `played` is short for `{kind: played}`."""
+
+    kind: Literal["played", "demonstrations", "chats", "preferences", "text"]
+    path: str | None = None
+    count: int | None = Field(default=None, ge=1)
+    weight: float = Field(default=1.0, gt=0)
+    limit: int | None = Field(default=None, ge=1)
+    held_out: float | str | None = None
+    """Preferences that are measured and not learned from: a share such as 0.1, or another file."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"kind": value} if isinstance(value, str) else value
+
+    @property
+    def plays(self) -> bool:
+        """Whether it is what the policy plays."""
+        return self.kind == "played"
+
+    @model_validator(mode="after")
+    def _has_its_file(self) -> Ingredient:
+        is_file = not self.plays and self.kind != "demonstrations"
+        if is_file and self.path is None:
+            raise ValueError(f"{self.kind} are read from a file; give its path")
+        if not is_file and self.path is not None:
+            raise ValueError(f"{self.kind} is not a file; remove the path")
+        if self.held_out is not None and self.kind != "preferences":
+            raise ValueError(f"held_out is a part of preferences; {self.kind} has none: remove it")
+        if isinstance(self.held_out, float) and not 0 < self.held_out < 1:
+            raise ValueError(f"held_out is {self.held_out:g}; write a share between 0 and 1, or the path of a file")
+        return self
+
+
+class SourceChoice(Settings):
+    """Where a step's groups come from. Empty: the policy plays one new task after another."""
+
+    tasks: Part = Part(kind="uniform")
+    """Which tasks the policy plays: uniform, curriculum (stages), difficulty (those near 50 % success), or your own
+    sampler as package.module:Class."""
+    expert: int = Field(default=0, ge=0)
+    """Episodes of the environment's expert that join each group; the log-probs of its tokens are unknown."""
+    mix: tuple[Ingredient, ...] = ()
+    """Several sources in one step: a list of played, demonstrations and files (chats, preferences, text), each with
+    kind, path, limit (lines or episodes to read), and count (groups of a step) or weight (its share of the
+    rest); preferences also held_out, a share or a file of pairs that evaluations measure."""
+
+    @property
+    def plays(self) -> bool:
+        """Whether the policy plays episodes to learn from."""
+        return not self.mix or any(part.plays for part in self.mix)
+
+    @property
+    def prefers(self) -> bool:
+        """Whether all that is learned from are files of preferences."""
+        return bool(self.mix) and all(part.kind == "preferences" for part in self.mix)
