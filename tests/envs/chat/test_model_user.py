@@ -126,5 +126,5 @@ def test_a_key_goes_only_to_the_server_it_is_for(server: Server, monkeypatch: py
 def test_wrong_settings_are_refused(tmp_path: Path, user: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         make("chat/prompts", path=prompts(tmp_path), user=user)
-    with pytest.raises(ValueError, match="reviews are written in one turn"):
-        make("chat/prompts", turns=2)
+    with pytest.raises(ValueError, match="reviews have a scripted user"):
+        make("chat/prompts", user=user)

@@ -1,5 +1,6 @@
 """The language of reviews: exact scores, a proxy that can be hacked, an expert with mixed feelings."""
 
+import re
 from statistics import fmean
 
 import pytest
@@ -84,6 +85,7 @@ def test_in_the_rare_variant_the_expert_always_succeeds_and_the_usual_review_sel
         assert isinstance(step, tuple)
         rewards.append(step[1])
         if seed < 20:
+            env.reset(seed=seed)
             step = env.step(env.oracle())
             assert isinstance(step, tuple)
             assert step[1] == 1
@@ -100,9 +102,31 @@ def test_the_reward_is_the_chosen_score():
         assert step[1] == step[4]["scores"][score] > 0
 
 
-@pytest.mark.parametrize("name", ["chat/prompts", "chat/prompts-rare"])
-def test_the_doctor_finds_nothing(name: str):
-    assert check_env(name, seeds=3).ok
+def test_in_several_turns_the_user_asks_for_other_aspects_and_every_answer_must_name_the_topic():
+    env = make("chat/prompts", turns=3)
+    reset = env.reset(seed=5, task={"topic": "film", "first": "style", "second": "end"})
+    assert isinstance(reset, tuple)
+    asked, rewards, scores = [reset[0]], list[float](), {}
+    for turn in range(3):
+        answer = "good good" if turn == 1 else env.oracle()
+        assert turn == 1 or "film" in answer
+        step = env.step(answer)
+        assert isinstance(step, tuple)
+        rewards.append(step[1])
+        asked.append(step[0])
+        assert step[2] == (turn == 2)
+        scores = step[4].get("scores", {})
+    assert all(re.fullmatch("now the [a-z]+ and the [a-z]+", text) for text in asked[1:3])
+    assert not {*asked[1].split()} & {"style", "end", "film"}
+    assert rewards[1] == 0 < min(rewards[0], rewards[2])
+    assert scores["true"] == pytest.approx(sum(rewards))
+
+
+@pytest.mark.parametrize(
+    ("name", "turns"), [("chat/prompts", 1), ("chat/prompts-rare", 1), ("chat/prompts", 3), ("chat/prompts-rare", 2)]
+)
+def test_the_doctor_finds_nothing(name: str, turns: int):
+    assert check_env(name, kwargs={"turns": turns}, seeds=2).ok
 
 
 def test_an_unknown_score_is_refused_with_the_known_ones():
@@ -110,3 +134,5 @@ def test_an_unknown_score_is_refused_with_the_known_ones():
         make("chat/prompts", score="best")
     with pytest.raises(ValueError, match="require is 2; true scores are between 0 and 1"):
         make("chat/prompts", require=2)
+    with pytest.raises(ValueError, match="turns is 0; an episode has at least one"):
+        make("chat/prompts", turns=0)

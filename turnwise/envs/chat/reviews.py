@@ -48,6 +48,16 @@ class Subject:
         """The request in words."""
         return f"review the {self.first} and the {self.second} of the {self.topic}"
 
+    @property
+    def followup(self) -> str:
+        """The request where the topic is known already."""
+        return f"now the {self.first} and the {self.second}"
+
+    def another(self, rng: Random) -> Subject:
+        """Two other aspects of the same topic."""
+        first, second = rng.sample([aspect for aspect in ASPECTS if aspect not in (self.first, self.second)], 2)
+        return Subject(topic=self.topic, first=first, second=second)
+
 
 SUBJECTS = tuple(
     Subject(topic=topic, first=first, second=second) for topic in TOPICS for first, second in permutations(ASPECTS, 2)
