@@ -42,7 +42,7 @@ BUDGETS = {
     **dict.fromkeys(("p3o-v1", "p3o-v2", "superhf", "grao"), COMPARED),
     **dict.fromkeys(("grpo", "dr-grpo", "dapo", "cispo", "rloo", "reinforce", "reinforce++", "gigpo"), ONE_UPDATE),
 }
-GENTLER = {"sppo": 0.02}
+GENTLER = {"sppo": 0.02, "apo-sppo": 0.02}
 """Gradients are of the size 1/beta: the published beta of 0.001 is beyond the guard's bound for them."""
 SMALLER_GROUPS = {"dapo": 8, "minirl": 8, "superhf": 8}
 """Groups of 16 would leave four questions a step."""
