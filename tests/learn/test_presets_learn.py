@@ -30,16 +30,19 @@ SEVERAL_UPDATES, ONE_UPDATE = (5e-4, 4), (7e-4, 5)
 """Learning rate and steps. Rows with one update a step need more of both; at 1e-3 those with groups overshoot."""
 COMPARED = (5e-4, 6)
 """Losses on pairs."""
+EXTRAPOLATED = (2e-4, 8)
+"""Momentum lengthens their steps."""
 BUDGETS = {
     **dict.fromkeys(
         ("ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-drift", "poad", "ntpo", "turn-gae"), SEVERAL_UPDATES
     ),
     **dict.fromkeys(("bilevel-gae", "dual-discount", "so-grpo", "gspo", "rebn", "minirl"), SEVERAL_UPDATES),
     **dict.fromkeys(("dpo", "iterative-dpo", "ipo", "kto", "tdpo1", "tdpo2", "sppo"), COMPARED),
+    **dict.fromkeys(("apo-dpo", "apo-sppo"), EXTRAPOLATED),
     **dict.fromkeys(("p3o-v1", "p3o-v2", "superhf", "grao"), COMPARED),
     **dict.fromkeys(("grpo", "dr-grpo", "dapo", "cispo", "rloo", "reinforce", "reinforce++", "gigpo"), ONE_UPDATE),
 }
-GENTLER = {"sppo": 0.02}
+GENTLER = {"sppo": 0.02, "apo-sppo": 0.02}
 """Gradients are of the size 1/beta: the published beta of 0.001 is beyond the guard's bound for them."""
 SMALLER_GROUPS = {"dapo": 8, "minirl": 8, "superhf": 8}
 """Groups of 16 would leave four questions a step."""

@@ -48,6 +48,9 @@ _ITERATED: Row = {
     "filters": ["errored", "extremes"],
     "minibatches": 4,
 }
+_ITERATIVE_DPO: Row = {**_ITERATED, "surrogate": {"kind": "dpo", "against": "old"}}
+_SPPO: Row = {**_ITERATED, "surrogate": "sppo"}
+_APO: Row = {"extrapolate": {"kind": "parameters", "alpha": 0.3}}
 
 _P3O: Row = {
     "sampling": {"kind": "group", "size": 2},
@@ -179,8 +182,9 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
     "dpo": ("The better answer of a pair against the worse, near a reference", _PAIRS),
     "iterative-dpo": (
         "DPO on the best and the worst of its own samples, against their sampler",
-        {**_ITERATED, "surrogate": {"kind": "dpo", "against": "old"}},
+        _ITERATIVE_DPO,
     ),
+    "apo-dpo": ("Iterative DPO with momentum between iterations [M]", {**_ITERATIVE_DPO, **_APO}),
     "ipo": ("A margin between the answers of a pair that is met, not exceeded", {**_PAIRS, "surrogate": "ipo"}),
     "kto": ("Good answers more likely, bad ones less, without pairs", {"surrogate": "kto", "weights": "unit-mean"}),
     "tdpo1": (
@@ -188,7 +192,8 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
         {**_PAIRS, "surrogate": {"kind": "tdpo", "alpha": 1.0, "detach": False}},
     ),
     "tdpo2": ("DPO that keeps the worse answer's distributions near the reference", {**_PAIRS, "surrogate": "tdpo"}),
-    "sppo": ("Every answer to its own target, set by how often it wins", {**_ITERATED, "surrogate": "sppo"}),
+    "sppo": ("Every answer to its own target, set by how often it wins", _SPPO),
+    "apo-sppo": ("SPPO with momentum between iterations [M]", {**_SPPO, **_APO}),
     "p3o-v1": ("Policy gradient of pairs with sequence ratios, clipped one by one [M]", _P3O),
     "p3o-v2": (
         "Policy gradient of pairs with sequence ratios, clipped together [M]",
@@ -225,6 +230,10 @@ MARKS: Mapping[str, str] = {
 }
 """How well established a constant is."""
 
+_APO_NOTE = """\
+APO (2410.06293): the step is exact for softmax policies that are linear in their parameters; for networks it is an
+approximation. alpha is not verified. The momentum starts from the weights before extrapolation, not after it."""
+
 NOTES: Mapping[str, str] = {
     "s-ppo": "Token-level twin of st-ppo; the same things are established and open.",
     "st-ppo": """\
@@ -246,6 +255,8 @@ SPPO (2405.00675), from its public code: beta 0.001, best and worst of five samp
 samples. The target of the pair alone: filters: [errored, {kind: extremes, wins: pair}]. Gradients are of the size
 1/beta; a guard that bounds their norm wants a larger beta.""",
     "iterative-dpo": "An iteration is a step: its samples, its pairs, and the policy before its first update.",
+    "apo-dpo": _APO_NOTE,
+    "apo-sppo": _APO_NOTE,
     "p3o-v1": _P3O_NOTE,
     "p3o-v2": _P3O_NOTE,
     "superhf": """\
