@@ -124,7 +124,8 @@ def algorithms() -> None:
         out.print(names, Text(), table, sep="\n")
     typer.echo(
         "ratio: what policies are compared on; scale: what shrinks a step; updates: optimiser steps on one rollout;\n"
-        "tries: episodes of one task; [I]: inferred, [M]: from memory. More: turnwise explain NAME; which to take: docs/stability.md"
+        "tries: episodes of one task; [I]: inferred, [M]: from memory. More: turnwise explain NAME; which to take: "
+        "docs/stability.md"
     )
 
 

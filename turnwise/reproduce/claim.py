@@ -54,11 +54,14 @@ class Cells(_Section):
 
 
 class PairChoice(_Section):
-    """Pairs from the environment's expert: two answers to a task, of which the one with more reward is chosen."""
+    """Pairs for the arms: a file, or the environment's expert gives two answers to a task and the better is chosen."""
 
-    count: int = Field(ge=1)
+    path: str | None = None
+    """A file of preferences, the same for all seeds."""
+    count: int = Field(default=1024, ge=1)
+    """How many the expert provides."""
     noise: float = Field(default=0.0, ge=0)
-    """0: the better answer is always chosen. Else by chance, with probability σ(difference / noise)."""
+    """0: its better answer is always chosen. Else by chance, with probability σ(difference / noise)."""
 
 
 class Start(_Section):

@@ -109,12 +109,7 @@ class Study:
         )
 
     def _run_recipe(self, run: StudyRun) -> Recipe:
-        model, pairs = self._model(run.seed), self._pairs(run.seed)
-        wanted = self.scale.start.pairs
-        if wanted is not None and not pairs.exists():
-            pairs.parent.mkdir(parents=True, exist_ok=True)
-            env = self._start_recipe(run.seed).env
-            write_pairs(pairs, env, count=wanted.count, noise=wanted.noise, seed=run.seed)
+        model, pairs = self._model(run.seed), self._make_pairs(run.seed)
         return run_recipe(self.claim, self.scale, run, model=model, output=self.output, pairs=pairs)
 
     def _can_begin(self, run: StudyRun) -> bool:
@@ -145,8 +140,19 @@ class Study:
     def _chats(self, seed: int) -> Path:
         return self._start(seed).with_name(f"seed-{seed}.jsonl")
 
-    def _pairs(self, seed: int) -> Path:
-        return self._start(seed).with_name(f"seed-{seed}-pairs.jsonl")
+    def _make_pairs(self, seed: int) -> Path | None:
+        """The file of the seed's preferences, written on first use."""
+        wanted = self.scale.start.pairs
+        if wanted is None:
+            return None
+        if wanted.path is not None:
+            return Path(wanted.path)
+        file = self._start(seed).with_name(f"seed-{seed}-pairs.jsonl")
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            env = self._start_recipe(seed).env
+            write_pairs(file, env, count=wanted.count, noise=wanted.noise, seed=seed)
+        return file
 
 
 def perform_for_numbers(job: Job) -> str:

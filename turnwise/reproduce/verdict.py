@@ -38,7 +38,9 @@ class Judgement:
 def judge(claim: Claim, scale: StudyScale, rows: Sequence[Row]) -> list[Judgement]:
     """All findings, deciding ones first."""
     table, limits = Table(rows), claim.thresholds
-    findings = [_criterion(criterion, scale, table) for criterion in claim.criteria]
+    planned = {run.cell.arm for run in study_runs(scale)}
+    asked = {criterion.part for criterion in claim.criteria if planned.issuperset(criterion.arms)}
+    findings = [_criterion(criterion, scale, table) for criterion in claim.criteria if criterion.part in asked]
     if limits is not None:
         checks: list[Callable[[Thresholds, StudyScale, Table], Judgement]] = [
             _baseline_collapses,
