@@ -1,5 +1,6 @@
 """Recipes: what layers of YAML and settings add up to."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_every_shipped_recipe_loads_reads_back_and_opens_with_what_it_does(file:
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
 def test_the_variations_that_a_shipped_recipe_names_load(file: Path) -> None:
     commands = [
-        line.partition("turnwise train ")[2].split() for line in file.read_text().splitlines() if "train r" in line
+        shlex.split(line.partition("turnwise train ")[2]) for line in file.read_text().splitlines() if "train r" in line
     ]
     assert len(commands) >= 3
     for recipe, *settings in commands:

@@ -147,9 +147,17 @@ def test_second_tries_and_experts_are_judged_with_their_group(tmp_path: Path) ->
         assert all(each.info["rivals"] == names for each in group.trajectories)
 
 
-def test_a_judged_run_that_is_cut_and_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
-    judge = {"kind": f"{HERE}:Wordy", "gives": "reward"}
-    changes = {**GROUPS, "judge": judge, "eval": {"episodes": 4, "every": 2}}
+@pytest.mark.parametrize(
+    ("row", "gives"), [("grpo", "reward"), ("iterative-dpo", "wins"), ("sppo", "wins")], ids=lambda each: each
+)
+def test_a_judged_run_that_is_cut_and_resumed_ends_with_the_same_bits(tmp_path: Path, row: str, gives: str) -> None:
+    judge = {"kind": f"{HERE}:Wordy", "gives": gives}
+    changes = {
+        "algorithm": {"preset": row, "sampling": {"size": 4}},
+        "judge": judge,
+        "eval": {"episodes": 4, "every": 2},
+        "train": {"steps": 4, "reference_every": 2},
+    }
     run(tmp_path / "whole", changes)
     with pytest.raises(LostMachineError):
         run(tmp_path / "cut", changes, console=Stopping(after=3))

@@ -249,3 +249,13 @@ def test_a_text_without_tokens_is_refused(tmp_path: Path, renderer: Renderer) ->
     path.write_text("")
     with pytest.raises(ValueError, match="has no text of two tokens or more"):
         text_groups(path, renderer)
+
+
+def test_plain_lines_need_no_call_of_the_tokenizer_for_each(
+    tmp_path: Path, renderer: Renderer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list[str]()
+    monkeypatch.setattr(Renderer, "_encode_text", lambda self, text: calls.append(text) or [7])
+    rows = [{"prompt": f"where is {number} ?", "chosen": "egypt", "rejected": "no"} for number in range(50)]
+    assert len(read(tmp_path, renderer, *rows)) == 50
+    assert {*calls} <= {""}  # they are encoded together

@@ -76,3 +76,16 @@ def test_a_resumed_run_stays_near_the_reference_that_it_began_with(tmp_path: Pat
     assert run_with_kills(tmp_path / "cut", moments, **changes) == [KILLED, KILLED, 0]
     assert_equal_runs(tmp_path / "cut", tmp_path / "whole")
     assert numbers(tmp_path / "whole", "metrics.jsonl")[3]["loss/reference_kl"] > 0.001
+
+
+def test_iterations_of_sampling_judging_and_learning_resume_to_the_bit(tmp_path: Path) -> None:
+    changes = {
+        "algorithm": "iterative-dpo",
+        "judge": {"kind": "reward", "scale": 4.0},
+        "rollout": {"episodes": 16, "max_turns": 4, "max_tokens": 12},
+    }
+    assert run_with_kills(tmp_path / "whole", [], **changes) == [0]
+    moments = [("playing", 3, 0.05), ("learning", 2, 0.02)]
+    assert run_with_kills(tmp_path / "cut", moments, **changes) == [KILLED, KILLED, 0]
+    assert_equal_runs(tmp_path / "cut", tmp_path / "whole")
+    assert "eval/win_rate" in numbers(tmp_path / "whole", "evals.jsonl")[-1]

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
+from transformers import PreTrainedTokenizerFast
+
 from turnwise.policy.rendering import Prompt, Renderer
 
 Messages = Sequence[Mapping[str, Any]]
@@ -49,7 +51,7 @@ class AheadRenderer(Renderer):
             list(pieces), add_special_tokens=False, split_special_tokens=True, return_attention_mask=False
         )
         self._ids = dict(zip(pieces, found["input_ids"], strict=True))
-        if self._tokenizer.is_fast:
+        if isinstance(self._tokenizer, PreTrainedTokenizerFast):
             replied = list(dict.fromkeys(tuple(self.encode(text)) for text in spoken))
             decoded = self._tokenizer.backend_tokenizer.decode_batch(
                 list(map(list, replied)), skip_special_tokens=False
