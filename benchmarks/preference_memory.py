@@ -2,8 +2,8 @@
 
 Two optimiser steps of the learner on random pairs, each row in a fresh process. On CUDA: a random model of
 SmolLM2-135M's shape in bf16, 32 pairs of 512 + 512 tokens; on CPU a small shape with the same vocabulary. Peaks include
-weights, reference and optimiser: allocated memory on CUDA, on CPU resident memory of the process, whose allocator is told
-to keep nothing back. The aim, stated before the first run: TDPO2 needs at most 1.3 times the memory of DPO.
+weights, reference and optimiser: allocated memory on CUDA, on CPU resident memory of the process, whose allocator
+keeps nothing back. The aim, stated before the first run: TDPO2 needs at most 1.3 times the memory of DPO.
 """
 
 from __future__ import annotations
