@@ -13,7 +13,7 @@ from turnwise.engine.contract import Mixed, SamplingParams
 from turnwise.engine.torch_engine import TorchEngine
 from turnwise.learn.learner import Learner
 from turnwise.ops.extrapolations import logits
-from turnwise.policy.mixture import Mixture
+from turnwise.policy.mixed_policy import MixedPolicy
 from turnwise.rollout.packing import pack
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
@@ -113,7 +113,7 @@ MIXED: dict[str, Any] = {**CHANGES, "algorithm": {"preset": "rebn", "epochs": 1,
 
 def test_a_mixture_scores_what_its_mixed_logits_say() -> None:
     policy, earlier = make_policy(seed=0), make_policy(seed=1)
-    mixture = Mixture(policy, partial(logits, alpha=ALPHA))
+    mixture = MixedPolicy(policy, partial(logits, alpha=ALPHA))
     batch = pack(make_groups())
     torch.testing.assert_close(mixture.score(batch).logprob_T, policy.score(batch).logprob_T)  # both are the same yet
     earlier.refresh(mixture.before)
@@ -129,7 +129,7 @@ def test_the_engine_samples_with_the_log_probs_of_the_mixture(lora: bool) -> Non
     if lora:
         pytest.importorskip("peft", reason="needs turnwise[lora]")
     policy = make_policy(lora=lora)
-    mixture = Mixture(policy, partial(logits, alpha=ALPHA))
+    mixture = MixedPolicy(policy, partial(logits, alpha=ALPHA))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in policy.trainable().values():

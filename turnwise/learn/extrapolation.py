@@ -13,7 +13,7 @@ from turnwise.algorithm.axes import EXTRAPOLATE
 from turnwise.algorithm.parts import bind
 from turnwise.learn.optimizer import Optimizer
 from turnwise.policy.learnable import Policy, Scorer
-from turnwise.policy.mixture import Mixture
+from turnwise.policy.mixed_policy import MixedPolicy
 from turnwise.policy.text import TextPolicy
 from turnwise.ranks import Ranks
 
@@ -45,7 +45,7 @@ class Extrapolation(Protocol):
 
 
 def make_extrapolation(
-    row: Algorithm, policy: Policy, optimizer: Optimizer, mixture: Mixture | None = None
+    row: Algorithm, policy: Policy, optimizer: Optimizer, mixture: MixedPolicy | None = None
 ) -> Extrapolation | None:
     """The row's own; None if weights stay as the updates leave them. `mixture`: what an engine samples from."""
     if Trait.NEUTRAL in row.facts("extrapolate"):
@@ -59,11 +59,11 @@ def make_extrapolation(
     return LogitExtrapolation(mixture)
 
 
-def make_mixture(row: Algorithm, policy: TextPolicy) -> Mixture | None:
+def make_mixture(row: Algorithm, policy: TextPolicy) -> MixedPolicy | None:
     """What such a row samples from; None if that is the policy itself."""
     if Need.PREVIOUS_POLICY not in row.needs or Trait.NEUTRAL in row.facts("extrapolate"):
         return None
-    return Mixture(policy, bind(EXTRAPOLATE, row.extrapolate))
+    return MixedPolicy(policy, bind(EXTRAPOLATE, row.extrapolate))
 
 
 class WeightExtrapolation:
@@ -102,7 +102,7 @@ class WeightExtrapolation:
 class LogitExtrapolation:
     """Leaves the weights alone: engine and learner mix their logits with those of the step before."""
 
-    def __init__(self, mixture: Mixture) -> None:
+    def __init__(self, mixture: MixedPolicy) -> None:
         self.sampler = mixture
         self._is_first = True
 

@@ -26,7 +26,7 @@ from turnwise.ops.step_scale import Scale
 from turnwise.ops.weights import Counts
 from turnwise.policy.critics import Bins
 from turnwise.policy.learnable import Policy, Scorer
-from turnwise.policy.mixture import Mixture
+from turnwise.policy.mixed_policy import MixedPolicy
 from turnwise.ranks import ALONE, Ranks, Reduce
 from turnwise.recipe.schema import Train
 from turnwise.rollout.packing import pack
@@ -58,7 +58,7 @@ class Learner:
         reference: Scorer | None = None,
         ranks: Ranks = ALONE,
         name: str = POLICY,
-        mixture: Mixture | None = None,
+        mixture: MixedPolicy | None = None,
     ) -> None:
         require_provided(row, policy.provides)
         sharded = settings.ranks == "sharded" and ranks.size > 1

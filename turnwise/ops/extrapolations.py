@@ -41,7 +41,7 @@ def parameters(now: Tensor, before: Tensor, *, alpha: Alpha = 0.3) -> Tensor:
 def logits(now: Tensor, before: Tensor, *, alpha: Alpha = 0.3) -> Tensor:
     """Sample from two policies at once, and compare with both in the next step. Weights stay as the updates leave them.
 
-    π_{t+1} ∝ exp( (1 + alpha) z(θ̂_{t+1}) − alpha z(θ̂_t) )     z: logits of each token
+    π_{t+1} = softmax( (1 + alpha) z(θ̂_{t+1}) − alpha z(θ̂_t) )     z: logits of each token
     """
     return extrapolated(now, before, alpha=alpha)
 

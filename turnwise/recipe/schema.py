@@ -276,15 +276,9 @@ class Recipe(Settings):
     sft: Sft | None = None
     source: SourceChoice = SourceChoice()
     judge: Part | None = None
-<<<<<<< HEAD
-    """Who compares the answers of a group: reward, reward-model, table, chat, or your own as package.module:Class,
-    with its options; gives says what becomes of it: wins (probabilities next to the reward), reward or turn-reward
-    (in its place)."""
-=======
     """Who compares the answers of a group: reward, reward-model, table, chat, or your own judge as
     package.module:Class, with its options; gives says what becomes of it: wins (probabilities next to the reward),
     reward or turn-reward (in its place)."""
->>>>>>> judges
     eval: Evaluate = Evaluate()
     guard: GuardChoice = GuardChoice()
     checkpoint: Checkpoint = Checkpoint()

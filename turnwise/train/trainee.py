@@ -10,7 +10,7 @@ from turnwise.guard.guard import Guard
 from turnwise.learn.learner import Learner
 from turnwise.learn.reporting import Report
 from turnwise.learn.token_ledger import token_rows
-from turnwise.policy.mixture import Mixture
+from turnwise.policy.mixed_policy import MixedPolicy
 from turnwise.policy.text import Reference, TextPolicy
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Recipe
@@ -63,7 +63,7 @@ class Trainee:
         *,
         temperature: float,
         ranks: Ranks = ALONE,
-        mixture: Mixture | None = None,
+        mixture: MixedPolicy | None = None,
     ) -> None:
         own = recipe_of(recipe, name)
         self.policy = policy

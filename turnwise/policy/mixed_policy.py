@@ -16,7 +16,7 @@ Mix = Callable[[Tensor, Tensor], Tensor]
 """From the present and the earlier logits to those of the mixture."""
 
 
-class Mixture:
+class MixedPolicy:
     """Scores batches by mixed logits; the earlier weights start as the present ones."""
 
     def __init__(self, policy: TextPolicy, mix: Mix) -> None:
