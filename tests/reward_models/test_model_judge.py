@@ -8,6 +8,7 @@ import pytest
 
 from tests.train.small_runs import played, rows, run, trajectories
 from turnwise.envs.chat.prompts import Reviews
+from turnwise.envs.chat.reviews import score_review
 from turnwise.judges.judge import judge_matrix
 from turnwise.judges.judge_kinds import check_judge, make_judge
 from turnwise.reward_models import RewardModel, RewardTraining, train_reward_model
@@ -29,7 +30,8 @@ def write_reviews(path: Path, *, lines: int = 160) -> Path:
     env, written = Reviews(), list[str]()
     for seed in range(lines):
         prompt, _ = env.reset(seed=seed)
-        answers = sorted((env.sample_random_action() for _ in range(4)), key=lambda text: env.step(text)[1])
+        drawn = [env.sample_random_action() for _ in range(4)]
+        answers = sorted(drawn, key=lambda text: score_review(text, env.subject)["true"])
         written.append(json.dumps({"prompt": prompt, "chosen": answers[-1], "rejected": answers[0]}))
     path.write_text("\n".join(written))
     return path

@@ -19,6 +19,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "shared critic": ("st-ppo", {"minibatches": 2}, {"critic": "shared"}),
     "no critic": ("rebn", {}, {}),
     "extrapolation": ("rebn", {"epochs": 2, "extrapolate": {"kind": "parameters", "alpha": 0.5}}, {}),
+    "mixed logits": ("rebn", {"extrapolate": {"kind": "logits", "alpha": 0.5}}, {}),
     "critic in warm-up": ("ppo", {"critic": {"level": "token", "warmup": 5}, "minibatches": 2}, {}),
 }
 

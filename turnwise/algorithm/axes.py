@@ -92,7 +92,8 @@ class RegularizerPart(Protocol):
 
 
 class ExtrapolatePart(Protocol):
-    """A weight after a step, from what the updates of this step and of the step before made of it."""
+    """A weight after a step, from what the updates of this step and of the step before made of it; or the same of
+    logits, if the part declares `Need.PREVIOUS_POLICY`."""
 
     def __call__(self, now: Tensor, before: Tensor, /) -> Tensor: ...
 

@@ -17,6 +17,7 @@ from turnwise.outside import is_unread
 def resolve(row: Algorithm) -> list[str]:
     """Raise ValueError if the row is impossible; else return its warnings."""
     refusals = [*_of_parts(row, fatal=True), *_credit_refusals(row), *_value_refusals(row), *_loss_refusals(row)]
+    refusals += _sampling_refusals(row)
     if refusals:
         raise ValueError(f"algorithm {row.name!r}: " + "\n".join(refusals))
     return [*_gradient_warnings(row), *_staleness_warnings(row), *_of_parts(row, fatal=False)]
@@ -78,6 +79,11 @@ def _loss_refusals(row: Algorithm) -> Iterator[str]:
     clips = Trait.CLIPS in row.facts("surrogate") or is_silent("surrogate", row.surrogate)
     if Need.CLIPPING in row.facts("scale") and not clips:
         yield f"scale={row.scale.kind} needs a surrogate that clips, not {row.surrogate.kind}; set scale to none"
+
+
+def _sampling_refusals(row: Algorithm) -> Iterator[str]:
+    if Need.PREVIOUS_POLICY in row.needs and row.max_lag > 0:
+        yield f"extrapolate={row.extrapolate.kind} samples from two policies that change together; set max_lag to 0"
 
 
 def _gradient_warnings(row: Algorithm) -> Iterator[str]:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from turnwise.algorithm import Need
 from turnwise.audit.masks import Trained, check_masks, trained_by_batch, trained_by_rows
 from turnwise.audit.recorded import Recording
 from turnwise.batch import Scores
@@ -150,6 +151,8 @@ class Verifier:
                         )
 
     def _gap(self, sound: Sequence[Group], step: int) -> tuple[Gap | None, Finding]:
+        if Need.PREVIOUS_POLICY in self._recipe.algorithm.needs:
+            return None, Finding(check="gap", verdict="note", text="not judged: the sampler mixes two policies")
         by_version = _by_version(sound)
         if not by_version:
             return None, Finding(check="gap", verdict="note", text="no episode has log-probs of a sampler")

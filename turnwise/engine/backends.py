@@ -11,8 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from turnwise.engine.attention import Chunk, DecodeAttend, PrefillAttend
+from turnwise.engine.contract import Mixed
 from turnwise.engine.memory import CacheShape, SlotCache
-from turnwise.engine.runners import make_runner
+from turnwise.engine.runners import MixedRunner, Runner, make_runner
 from turnwise.engine.sampling import counter_uniform, draw, most_likely, needs_restriction, restrict
 from turnwise.engine.session import Request
 from turnwise.residual_stream import widen_residual
@@ -59,9 +60,15 @@ class Backend(Protocol):
         ...
 
 
-def make_backend(model: PreTrainedModel, *, capacity: int, slots: Callable[[CacheShape], int]) -> Backend:
-    """The backend for the device that the model is on."""
+def make_backend(
+    model: PreTrainedModel, *, capacity: int, slots: Callable[[CacheShape], int], mixed: Mixed | None = None
+) -> Backend:
+    """The backend for the device that the model is on; mixtures run in plain torch."""
     widen_residual(model)
+    if mixed is not None:
+        widen_residual(mixed.model)
+        runner = MixedRunner(make_runner(model, capacity), make_runner(mixed.model, capacity), mixed.mix)
+        return TorchBackend(model, capacity=capacity, slots=slots, runner=runner)
     if model.device.type == "cuda":
         from turnwise.engine.cuda_backend import CudaBackend, suits
 
@@ -75,8 +82,15 @@ class TorchBackend:
 
     runs_ahead = False
 
-    def __init__(self, model: PreTrainedModel, *, capacity: int, slots: Callable[[CacheShape], int]) -> None:
-        self._runner, self._device = make_runner(model, capacity), model.device
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        capacity: int,
+        slots: Callable[[CacheShape], int],
+        runner: Runner | None = None,
+    ) -> None:
+        self._runner, self._device = runner or make_runner(model, capacity), model.device
         shape = self._runner.shape
         self.cache = SlotCache(shape, slots=slots(shape), capacity=capacity, device=model.device)
         self._seed_S = torch.zeros(self.cache.slots, dtype=torch.long)

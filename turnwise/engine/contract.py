@@ -120,6 +120,15 @@ class ServerStart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mixed:
+    """A second model whose logits are mixed with the first one's before a token is drawn."""
+
+    model: Any
+    mix: Callable[[Any, Any], Any]
+    """From the logits of both to those that are sampled."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineSetup:
     """What an engine is made from. An outside engine is called with it: `MyEngine(setup, **options)`."""
 
@@ -147,6 +156,8 @@ class EngineSetup:
     """All of them use the same servers; `publish` is called on each."""
     note: Callable[[str], None] = lambda _: None
     """Shows the user a line."""
+    mixed: Mixed | None = None
+    """Sample from a mixture; only the built-in engine does."""
 
 
 class Engine(Protocol):

@@ -80,6 +80,7 @@ def _torch_engine(setup: EngineSetup, options: Options) -> TorchEngine:
         capacity=setup.capacity,
         memory_bytes=setup.memory_bytes,
         seed=setup.seed,
+        mixed=setup.mixed,
         **options,
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -188,6 +189,28 @@ class HookedRunner:
     def logits(self, hidden_B: Tensor) -> Tensor:
         logits = head_logits(self._head, hidden_B)
         return logits if self._softcap is None else self._softcap * torch.tanh(logits / self._softcap)
+
+
+class MixedRunner:
+    """Two models on the same tokens, whose logits are mixed. The second one's layers come after the first one's."""
+
+    def __init__(self, first: Runner, second: Runner, mix: Callable[[Tensor, Tensor], Tensor]) -> None:
+        self._first, self._second, self._mix = first, second, mix
+        self.shape = replace(first.shape, layers=first.shape.layers + second.shape.layers)
+
+    def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
+        """Both models' states, side by side."""
+        own = self._first.shape.layers
+
+        def attend_after(layer: int, query: Tensor, key: Tensor, value: Tensor, kind: Kind) -> Tensor:
+            return attend(own + layer, query, key, value, kind)
+
+        parts = self._first.hidden(id_N, position_N, attend), self._second.hidden(id_N, position_N, attend_after)
+        return torch.cat(parts, dim=1)
+
+    def logits(self, hidden_B: Tensor) -> Tensor:
+        first, second = hidden_B.chunk(2, dim=1)
+        return self._mix(self._first.logits(first.contiguous()), self._second.logits(second.contiguous()))
 
 
 @torch.no_grad()

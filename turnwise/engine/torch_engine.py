@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from turnwise.engine.attention import Chunk
 from turnwise.engine.backends import Backend, Sampled, make_backend
-from turnwise.engine.contract import Completion, Finish, SamplingParams
+from turnwise.engine.contract import Completion, Finish, Mixed, SamplingParams
 from turnwise.engine.memory import slots_within
 from turnwise.engine.sampling import session_seed
 from turnwise.engine.session import Request, Session
@@ -47,6 +47,7 @@ class TorchEngine:
         share_prompts: bool = True,
         recompute: bool = False,
         release: bool = False,
+        mixed: Mixed | None = None,
     ) -> None:
         config: Any = model.config.get_text_config()
         limit = int(getattr(config, "max_position_embeddings", 0) or 2048)
@@ -61,7 +62,10 @@ class TorchEngine:
         self._max_batch, self._chunk_tokens, self._seed = max_batch, chunk_tokens, seed
         self._share, self._recompute, self._releases = share_prompts, recompute, release
         self._backend: Backend = make_backend(
-            model, capacity=self.capacity, slots=lambda shape: slots_within(memory_bytes, shape, self.capacity)
+            model,
+            capacity=self.capacity,
+            slots=lambda shape: slots_within(memory_bytes, shape, self.capacity),
+            mixed=mixed,
         )
         self.slots = self._backend.cache.slots
         self._free = list(range(self.slots - 1, -1, -1))

@@ -16,7 +16,7 @@ from turnwise.algorithm import Algorithm, Loss, Need, compute_credit, compute_lo
 from turnwise.batch import Scores, TokenBatch
 from turnwise.learn.assessment import assess_pairs
 from turnwise.learn.batches import minibatches, no_scores, nothing, passes, score_in_parts, share_of, split_idle
-from turnwise.learn.extrapolation import Extrapolation
+from turnwise.learn.extrapolation import make_extrapolation
 from turnwise.learn.optimizer import Optimizer
 from turnwise.learn.provision import require_provided, require_shardable, require_wins, unmet
 from turnwise.learn.reporting import Reading, Report, Update, badness, reading_of, report_of, summed
@@ -26,6 +26,7 @@ from turnwise.ops.step_scale import Scale
 from turnwise.ops.weights import Counts
 from turnwise.policy.critics import Bins
 from turnwise.policy.learnable import Policy, Scorer
+from turnwise.policy.mixed_policy import MixedPolicy
 from turnwise.ranks import ALONE, Ranks, Reduce
 from turnwise.recipe.schema import Train
 from turnwise.rollout.packing import pack
@@ -57,6 +58,7 @@ class Learner:
         reference: Scorer | None = None,
         ranks: Ranks = ALONE,
         name: str = POLICY,
+        mixture: MixedPolicy | None = None,
     ) -> None:
         require_provided(row, policy.provides)
         sharded = settings.ranks == "sharded" and ranks.size > 1
@@ -80,7 +82,9 @@ class Learner:
         if self.critic is not None:
             self.critic_optimizer = self._adam(self.critic.trainable(), weight_decay=0.0)
         self.scale = make_scale(row)
-        self.extrapolation = Extrapolation.of(row, self.optimizer)
+        self.extrapolation = make_extrapolation(row, policy, self.optimizer, mixture)
+        self.sampler = None if self.extrapolation is None else self.extrapolation.sampler
+        """Who samples, if not the policy itself."""
         self.updates = 0
         """Optimiser steps so far; the critic's warm-up uses it."""
         self.rate_factor = 1.0
@@ -113,7 +117,7 @@ class Learner:
         report = report_of(self.row, batch, updates, rate=self._rate(step), ranks=self.ranks)
         if self.extrapolation is not None and any(update.taken for update in updates):
             with self.hold():
-                report.metrics["train/extrapolated"] = self.extrapolation.take(self.ranks)
+                report.metrics |= self.extrapolation.take(self.ranks)
         return report
 
     def score(self, batch: TokenBatch, policy: Scorer | None = None) -> Tensor:
@@ -160,7 +164,7 @@ class Learner:
     @torch.no_grad()
     def _scored(self, batch: TokenBatch) -> TokenBatch:
         if self._asks_for_old():
-            batch = batch.with_(old_T=self.score(batch))
+            batch = batch.with_(old_T=self.score(batch, self.sampler))
         if self.reference is not None:
             batch = batch.with_(ref_T=self.score(batch, self.reference))
         if self.critic is None:
@@ -179,7 +183,7 @@ class Learner:
     def _asks_for_old(self) -> bool:
         """With one update per rollout the old policy is the policy itself, so only credit may need its scores."""
         credit_asks = Need.OLD in self.row.facts("reward", "advantage", "normalizer", "mismatch")
-        return credit_asks or self.row.updates_per_rollout > 1
+        return credit_asks or self.row.updates_per_rollout > 1 or self.sampler is not None
 
     def _together(self, work: Callable[[Reduce], Value]) -> Value:
         """Run work that may hit non-finite numbers. If one rank does, all raise: the others would wait for it.
@@ -307,6 +311,8 @@ class Learner:
 
     def _step(self, step: int, scale: Scale | None) -> None:
         with self.hold():
+            if self.extrapolation is not None:
+                self.extrapolation.before_update()
             if self.updates >= self.row.critic.warmup or self.critic is None:
                 # Scale the optimiser's step, not its gradient: Adam would divide the factor out again.
                 taken = scale.value if scale is not None and scale.apply == "step" else 1.0

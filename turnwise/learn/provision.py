@@ -15,6 +15,7 @@ _FROM_LEARNER = frozenset(
     {
         *(Need.OLD, Need.SAMPLER, Need.REFERENCE, Need.KL_TO_REFERENCE, Need.KL_FROM_REFERENCE),
         *(Need.ENTROPY, Need.COLLISION, Need.GRADIENT, Need.ROUTING, Need.WHOLE_GROUPS, Need.ANSWER_SCORES),
+        Need.PREVIOUS_POLICY,
     }
 )
 """Needs that the learner meets; other parts of the row meet the rest, and `resolve` checks those."""
@@ -28,7 +29,9 @@ def require_provided(row: Algorithm, provided: frozenset[Need], why: str = "this
 
 def require_shardable(row: Algorithm, policy: Policy, settings: Train) -> None:
     """ValueError for what does not work where each rank holds only a part of every weight."""
-    require_provided(row, policy.provides - {Need.GRADIENT}, why="sharded ranks have only parts of it")
+    require_provided(
+        row, policy.provides - {Need.GRADIENT, Need.PREVIOUS_POLICY}, why="sharded ranks have only parts of it"
+    )
     if settings.moments == "int8":
         raise ValueError("train.moments=int8 does not work with train.ranks=sharded; use bf16")
 

@@ -36,12 +36,22 @@ def parameters(now: Tensor, before: Tensor, *, alpha: Alpha = 0.3) -> Tensor:
     return extrapolated(now, before, alpha=alpha)
 
 
+@declares(Trait.NEUTRAL, alpha=0.0)
+@declares(Need.PREVIOUS_POLICY)
+def logits(now: Tensor, before: Tensor, *, alpha: Alpha = 0.3) -> Tensor:
+    """Sample from two policies at once, and compare with both in the next step. Weights stay as the updates leave them.
+
+    π_{t+1} = softmax( (1 + alpha) z(θ̂_{t+1}) − alpha z(θ̂_t) )     z: logits of each token
+    """
+    return extrapolated(now, before, alpha=alpha)
+
+
 def extrapolated(now: Tensor, before: Tensor, *, alpha: float) -> Tensor:
     """now + alpha (now − before)"""
     return now + alpha * (now - before)
 
 
-EXTRAPOLATIONS = {"none": no_extrapolation, "parameters": parameters}
+EXTRAPOLATIONS = {"none": no_extrapolation, "parameters": parameters, "logits": logits}
 
 
 # The exact case, for tests and studies.

@@ -33,6 +33,7 @@ class Need(StrEnum):
     ROUTING = "the experts that the sampler chose (extra_T['routing'])"
     GRADIENT = "the whole gradient of every weight"
     ANSWER_SCORES = "a number for every answer, from a reward model (Scores.value_T)"
+    PREVIOUS_POLICY = "the policy after the updates of the step before, to mix its logits with the present ones"
     PREVIOUS_WEIGHTS = "the weights after the updates of the step before, before extrapolation"
     MERIT = "how good each trajectory was: its return or its win probability"
     WINS = "win probabilities (extra_T['wins'])"

@@ -123,6 +123,27 @@ def token_statistics(
     )
 
 
+def mixed_logprobs(
+    now: tuple[Tensor, Head],
+    before: tuple[Tensor, Head],
+    target_M: Tensor,
+    *,
+    mix: Callable[[Tensor, Tensor], Tensor],
+    temperature: float = 1.0,
+) -> Tensor:
+    """Log-probs of the given tokens under softmax(mix(logits, other logits) / temperature), without a gradient."""
+    sides = [
+        _Side(hidden_Md=hidden_Md, weight_Vd=head.weight_Vd, bias_V=head.bias_V, softcap=head.softcap, temperature=1.0)
+        for hidden_Md, head in (now, before)
+    ]
+    at_once = LOGITS_AT_ONCE.get(target_M.device.type, LOGITS_AT_ONCE["cuda"])
+    found = [sides[0].hidden_Md.new_empty(0, dtype=_working(sides[0].hidden_Md.dtype))]
+    for rows in _blocks(target_M.numel(), at_once // sides[0].weight_Vd.shape[0]):
+        logits = mix(*(side.logits(rows=rows) for side in sides)) / temperature
+        found.append(logits.log_softmax(-1).gather(1, target_M[rows, None]).squeeze(1))
+    return torch.cat(found)
+
+
 class _ChunkedHead(torch.autograd.Function):
     """Five statistics per token, with the gradient of each."""
 

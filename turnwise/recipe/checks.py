@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from turnwise.algorithm import Algorithm, Part, resolve
+from turnwise.algorithm import Algorithm, Need, Part, resolve
 from turnwise.algorithm.parts import function_of
 from turnwise.envs.registry import check, find
 from turnwise.envs.wrappers.named import check_wrappers
@@ -54,9 +54,21 @@ def check_together(recipe: Recipe) -> None:
     check_seats(recipe)
     for policy in trained_policies(recipe):
         resolve(recipe_of(recipe, policy).algorithm)
+        _check_sampler(recipe, recipe_of(recipe, policy).algorithm)
     _check_groups(recipe)
     check_source(recipe)
     _check_env(recipe.env, evaluated=recipe.eval.episodes > 0)
+
+
+def _check_sampler(recipe: Recipe, row: Algorithm) -> None:
+    """A mixture of two policies is sampled where both are in memory."""
+    from turnwise.engine.kinds import IN_PROCESS  # here, because it imports torch
+
+    if Need.PREVIOUS_POLICY in row.needs and (recipe.engine.kind != IN_PROCESS or recipe.cluster is not None):
+        raise ValueError(
+            f"algorithm.extrapolate={row.extrapolate.kind} samples from two policies at once, which only the engine in "
+            "this process does; set engine.kind=torch without a cluster, or algorithm.extrapolate=parameters"
+        )
 
 
 def find_doubts(recipe: Recipe, *, context: int | None = None) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from turnwise.policy.mixed_policy import MixedPolicy
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.agents import Agent
@@ -24,6 +25,8 @@ class Voice:
     learns: bool = False
     copy: TextPolicy | None = None
     """What an engine in this process samples from where the policy is sharded."""
+    mixture: MixedPolicy | None = None
+    """What is sampled from where the policy is mixed with its past."""
     version: int = 0
     """Of its weights, where it is frozen."""
 
@@ -76,6 +79,10 @@ class Cast:
     def learning(self) -> Voice:
         """The first voice that learns, or the first of all."""
         return next((voice for voice in self.voices if voice.learns), self.voices[0])
+
+    def mixture(self, name: str) -> MixedPolicy | None:
+        """What the voice of this name samples from, if not its policy itself."""
+        return next((voice.mixture for voice in self.voices if voice.name == name), None)
 
     @property
     def pools(self) -> dict[str, Pool]:

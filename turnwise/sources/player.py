@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from turnwise.engine.contract import EngineSetup, Role, SamplingParams, ServerStart, Weights
+from turnwise.engine.contract import EngineSetup, Mixed, Role, SamplingParams, ServerStart, Weights
 from turnwise.engine.kinds import IN_PROCESS, check_engine, make_engines
 from turnwise.engine.remote import RemoteEngine, ServerStanding
 from turnwise.policy.rendering import Renderer
@@ -227,6 +227,7 @@ class Player:
                 folder=folder,
                 ranks=self._ranks,
                 note=note,
+                mixed=None if voice.mixture is None else Mixed(model=voice.mixture.before.model, mix=voice.mixture.mix),
             )
             for voice in voices
         ]

@@ -10,6 +10,7 @@ from turnwise.cluster.cluster_player import ClusterPlayer
 from turnwise.engine.kinds import IN_PROCESS
 from turnwise.envs.faults import close_quietly
 from turnwise.envs.registry import make
+from turnwise.learn.extrapolation import make_mixture
 from turnwise.outside import load_class
 from turnwise.policy.text import TextPolicy
 from turnwise.ranks import ALONE, Ranks
@@ -39,6 +40,7 @@ def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy], *, ranks: Rank
             renderer=make_renderer(recipe_of(recipe, name), policy),
             learns=name in trained,
             copy=policy.twin() if sampled_here and name in sharded else None,
+            mixture=make_mixture(recipe_of(recipe, name).algorithm, policy) if name in trained else None,
         )
         for name, policy in policies.items()
     }

@@ -10,6 +10,7 @@ from turnwise.guard.guard import Guard
 from turnwise.learn.learner import Learner
 from turnwise.learn.reporting import Report
 from turnwise.learn.token_ledger import token_rows
+from turnwise.policy.mixed_policy import MixedPolicy
 from turnwise.policy.text import Reference, TextPolicy
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Recipe
@@ -55,14 +56,28 @@ class Trainee:
     """One policy of a run: `lesson = trainee.learn(groups, step, watch)`, then `trainee.guard.judge(…)`."""
 
     def __init__(
-        self, recipe: Recipe, name: str, policy: TextPolicy, *, temperature: float, ranks: Ranks = ALONE
+        self,
+        recipe: Recipe,
+        name: str,
+        policy: TextPolicy,
+        *,
+        temperature: float,
+        ranks: Ranks = ALONE,
+        mixture: MixedPolicy | None = None,
     ) -> None:
         own = recipe_of(recipe, name)
         self.policy = policy
         self.name, self.recipe, self.prefix = name, own, prefix_of(recipe, name)
         self.seats = seats_of(recipe, name)
         self.learner = Learner(
-            policy, own.algorithm, own.train, seed=recipe.seed, temperature=temperature, name=name, ranks=ranks
+            policy,
+            own.algorithm,
+            own.train,
+            seed=recipe.seed,
+            temperature=temperature,
+            name=name,
+            ranks=ranks,
+            mixture=mixture,
         )
         self.guard = Guard(recipe.guard)
         self.standing = Standing(reference=None if self.learner.reference is None else 0)

@@ -71,7 +71,7 @@ class Trainer:
         temperature = recipe.rollout.temperature if imitation is None and recipe.source.plays else 1.0
         self.cast = make_cast(recipe, policies, ranks=ranks)
         self.trainees = [
-            Trainee(recipe, name, policies[name], temperature=temperature, ranks=ranks)
+            Trainee(recipe, name, policies[name], temperature=temperature, ranks=ranks, mixture=self.cast.mixture(name))
             for name in trained_policies(recipe)
         ]
         self.player = make_player(recipe, self.cast, note=console.note, ranks=ranks, folder=run.path / PUBLISHED)
