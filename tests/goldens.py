@@ -49,7 +49,8 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "new references": {"algorithm": "grpo", "train": {"reference_every": 1}},
     "guarded": {"algorithm": "st-ppo", "guard": "act", "train": {"learning_rate": 0.02}},
 }
-_NEEDED: dict[str, dict[str, Any]] = {"sppo": {"judge": "reward"}, "grao": {"source": {"expert": 1}}}
+_JUDGED: dict[str, Any] = {"judge": "reward"}
+_NEEDED: dict[str, dict[str, Any]] = {"sppo": _JUDGED, "apo-sppo": _JUDGED, "grao": {"source": {"expert": 1}}}
 """What a preset needs beside itself."""
 _TRAINING: dict[str, Any] = {"train": {"steps": 3}, "eval": {"episodes": 32}}
 
