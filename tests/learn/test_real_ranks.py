@@ -12,8 +12,11 @@ from safetensors.torch import load_file
 
 from tests.real_ranks import LONGER, RUNS
 from turnwise.algorithm import PRESETS
+from turnwise.ops.pairs import PAIR_METRICS
 
-CANCELS = ("loss/policy", "loss/advantage_mean", "loss/reference_kl")
+CANCELS = dict.fromkeys(("loss/policy", "loss/advantage_mean", "loss/reference_kl"), 1e-6) | dict.fromkeys(
+    PAIR_METRICS, 1e-5
+)
 """Sums of both signs, and small differences of numbers near one, which may come out near zero."""
 
 
@@ -26,9 +29,7 @@ def test_losses_and_gradient_norms_do_not_depend_on_the_number_of_ranks(tmp_path
     for found in others:
         for name in PRESETS:
             for step, (expected, row) in enumerate(zip(alone[name], found[name], strict=True)):
-                near = {
-                    key: pytest.approx(x, rel=1e-5, abs=1e-6 if key in CANCELS else 0) for key, x in expected.items()
-                }
+                near = {key: pytest.approx(x, rel=1e-5, abs=CANCELS.get(key, 0)) for key, x in expected.items()}
                 assert row == near, f"{name}, step {step + 1}"
     for run in RUNS[1:]:
         for name in PRESETS:
