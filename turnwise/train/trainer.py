@@ -311,16 +311,9 @@ class Trainer:
 
     def _make_source(self, measured: dict[str, Any], kept: dict[int, list[Group]] | None = None) -> Source:
         """The source of groups; `kept` are a checkpoint's groups of later steps."""
-        first = self.progress.step + 1
+        first, ranks, jury, shown = self.progress.step + 1, self.ranks, self.jury, self._imitation
         return make_source(
-            self.recipe,
-            self.player,
-            imitation=self._imitation,
-            first=first,
-            kept=kept,
-            state=measured,
-            ranks=self.ranks,
-            jury=self.jury,
+            self.recipe, self.player, imitation=shown, first=first, kept=kept, state=measured, ranks=ranks, jury=jury
         )
 
     def _finish(self) -> dict[str, Any]:
