@@ -1,38 +1,36 @@
-"""Rewards that are right only up to a shift of each task, as those of a reward model are."""
+"""Rewards that are right only up to a shift of each prompt, as those of a reward model are."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
+from typing import Any
 
-from turnwise.envs.base import Env, Reset, Step
-from turnwise.envs.wrappers.wrapper import Wrapper
+from turnwise.judges.judge import Per, scores_to_matrix
+from turnwise.types import Trajectory
 
 
-class ShiftedReward(Wrapper):
-    """Adds to the last reward of an episode a number that depends on its first observation alone.
+class ShiftedReward:
+    """A judge that pays the environment's own reward and, on top, a number that depends on the prompt alone.
 
-    δ(x) ~ N(0, spread²): the same for all answers to a prompt, so it says nothing about which is better. What the
-    environment reports of success and scores stays as it is.
+    δ(x) ~ N(0, spread²): the same for all answers to a prompt, also for those that a limit cut, so it says nothing
+    about which is better.
     """
 
-    def __init__(self, env: Env, *, spread: float) -> None:
-        super().__init__(env)
-        self.spread, self.shift = spread, 0.0
+    def __init__(self, *, spread: float) -> None:
+        self._spread = spread
 
-    @property
-    def reward_range(self) -> tuple[float, float]:
-        """A normal number has no bounds."""
-        return float("-inf"), float("inf")
+    def prefer(self, task: Any, first: Trajectory, second: Trajectory) -> float:
+        """By their rewards: the shift cancels."""
+        (one,), (other,) = self.score([first, second], per="episode")
+        return scores_to_matrix([one, other])[0][1]
 
-    def on_reset(self, reset: Reset) -> Reset:
-        """Draw the shift of this prompt."""
-        self.shift = Random(f"shift:{reset[0]}").gauss(0.0, self.spread)
-        return reset
+    def score(self, trajectories: Sequence[Trajectory], *, per: Per) -> list[list[float]]:
+        """The shifted reward of each episode."""
+        if per == "turn":
+            raise ValueError("judge: a shift belongs to an episode; set judge.gives=reward")
+        return [[each.reward + self._shift(each)] for each in trajectories]
 
-    def on_step(self, action: str, step: Step) -> Step:
-        """Shift the reward where the episode ends."""
-        observation, reward, terminated, truncated, info = step
-        if terminated or truncated:
-            reward += self.shift
-            info = {"success": reward - self.shift > 0, **info}
-        return observation, reward, terminated, truncated, info
+    def _shift(self, trajectory: Trajectory) -> float:
+        prompt = trajectory.turns[0].observation if trajectory.turns else ""
+        return Random(f"shift:{prompt}").gauss(0.0, self._spread)

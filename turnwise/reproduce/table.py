@@ -35,8 +35,12 @@ class Table:
         return self.values(cell, "success")
 
     def values(self, cell: Cell, metric: str, at: str = "last") -> dict[int, float]:
-        """A metric by seed: of the `first`, `last` or `peak` evaluation, or its mean over the steps."""
-        return {seed: _value(row, metric, at) for seed, row in sorted(self.seeds(cell).items())}
+        """A metric by seed: of the `first`, `last` or `peak` evaluation, or its mean over the steps.
+
+        Runs that do not have it are left out.
+        """
+        found = {seed: _value(row, metric, at) for seed, row in sorted(self.seeds(cell).items())}
+        return {seed: value for seed, value in found.items() if value is not None}
 
     def compared(self, criterion: Criterion, cells: Sequence[Cell]) -> list[dict[int, float]]:
         """What a criterion judges: the numbers of its arm, and of what that is compared with."""
@@ -80,11 +84,8 @@ def missing_runs(scale: StudyScale, table: Table, cells: Collection[Cell]) -> st
     return f"{missing} of {len(planned)} runs are missing" if missing else ""
 
 
-def _value(row: Row, metric: str, at: str) -> float:
+def _value(row: Row, metric: str, at: str) -> float | None:
     if (metric, at) == ("success", "last"):
         return row["final"]  # a run that stopped early keeps its last value
     name = SHORT.get(metric, metric)
-    found = row[at if name.startswith("eval/") else "mean"].get(name)
-    if found is None:
-        raise ValueError(f"the runs of {row['arm']} have no metric {metric}; name one of their evals or metrics")
-    return found
+    return row[at if name.startswith("eval/") else "mean"].get(name)

@@ -99,7 +99,8 @@ def _criterion(criterion: Criterion, scale: StudyScale, table: Table) -> Judgeme
     cells = [stress_cell(scale, arm) for arm in criterion.arms]
     outcome: Outcome = "not decided"
     if not (text := missing_runs(scale, table, cells)):
-        outcome, text = criterion.judge(table.compared(criterion, cells))
+        values = table.compared(criterion, cells)
+        outcome, text = criterion.judge(values) if all(values) else (outcome, f"the runs have no {criterion.metric}")
     return Judgement(
         criterion=criterion.name, outcome=outcome, text=text, decides=criterion.decides, part=criterion.part
     )
