@@ -102,8 +102,9 @@ class EngineServer:
         return self._thread.call(lambda: dict(self._engine.counts))
 
     def shutdown(self) -> None:
-        """End the thread; requests still waiting fail."""
+        """End the thread; requests still waiting fail. Keys and values do not wait for the garbage collector."""
         self._thread.shutdown()
+        self._engine.release_memory()
 
     def step(self) -> bool:
         """One step of the engine, for its thread alone; False when there is nothing left to do."""

@@ -151,7 +151,11 @@ class TorchEngine:
         """With `release`, give the memory of keys and values to the learner while no session is open."""
         if self._releases and not self._sessions:
             self._deliver(self._backend.collect(wait=True))
-            self._backend.release()
+            self.release_memory()
+
+    def release_memory(self) -> None:
+        """Free the memory of keys and values; what they held is lost."""
+        self._backend.release()
 
     def clear(self) -> None:
         """Forget every session."""
