@@ -33,7 +33,7 @@ def test_the_python_examples_run(page: str, tmp_path: Path, monkeypatch: pytest.
 
 
 SHOWN = (
-    "A pairwise loss",
+    "A loss on pairs",
     "A regulariser that needs a reference",
     "A new environment, and a wrapper named in the recipe",
     "Where a step's tasks and data come from",

@@ -27,6 +27,11 @@ class Ingredient(Settings):
         return {"kind": value} if isinstance(value, str) else value
 
     @property
+    def compares(self) -> bool:
+        """Whether it is a file of answers of which some are preferred."""
+        return self.kind == "preferences"
+
+    @property
     def plays(self) -> bool:
         """Whether it is what the policy plays."""
         return self.kind == "played"
@@ -38,7 +43,7 @@ class Ingredient(Settings):
             raise ValueError(f"{self.kind} are read from a file; give its path")
         if not is_file and self.path is not None:
             raise ValueError(f"{self.kind} is not a file; remove the path")
-        if self.held_out is not None and self.kind != "preferences":
+        if self.held_out is not None and not self.compares:
             raise ValueError(f"held_out is a part of preferences; {self.kind} has none: remove it")
         if isinstance(self.held_out, float) and not 0 < self.held_out < 1:
             raise ValueError(f"held_out is {self.held_out:g}; write a share between 0 and 1, or the path of a file")
@@ -66,4 +71,4 @@ class SourceChoice(Settings):
     @property
     def prefers(self) -> bool:
         """Whether all that is learned from are files of preferences."""
-        return bool(self.mix) and all(part.kind == "preferences" for part in self.mix)
+        return bool(self.mix) and all(part.compares for part in self.mix)
