@@ -8,11 +8,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
-_TRIES, _PAUSE_SECONDS = 3, 1.0
-_PASSING = (408, 429, 500, 502, 503, 504)
+_PAUSE, _LONGEST_PAUSE = 0.5, 8.0
+"""Seconds before the second try, doubled for each further one; and the most."""
+_PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 """Answers after which another try may succeed."""
 _LONGEST = 2**22
 """Bytes of an answer."""
@@ -28,20 +30,22 @@ class ChatEndpoint:
     """
 
     def __init__(
-        self, url: str, *, model: str, seconds: float = 60.0, options: Mapping[str, Any] | None = None
+        self, url: str, *, model: str, seconds: float = 60.0, tries: int = 3, options: Mapping[str, Any] | None = None
     ) -> None:
+        """`seconds` is the limit of one try."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000/v1")
-        self.url, self.model, self.seconds, self.options = url.rstrip("/"), model, seconds, dict(options or {})
+        self.url = url.rstrip("/").removesuffix("/chat/completions")
+        self.model, self.seconds, self.tries, self.options = model, seconds, tries, dict(options or {})
 
     def reply(self, messages: Sequence[Mapping[str, str]], **options: Any) -> str:
-        """The model's answer to a chat; ConnectionError if there is none after three tries."""
+        """The model's answer to a chat; ConnectionError if there is none after all tries."""
         body = {"model": self.model, "messages": [dict(each) for each in messages], **self.options, **options}
         error = ""
-        for attempt in range(_TRIES):
+        for attempt in range(self.tries):
             if attempt:
-                time.sleep(_PAUSE_SECONDS * attempt)
+                time.sleep(min(_PAUSE * 2 ** (attempt - 1), _LONGEST_PAUSE))
             try:
                 return self._ask(body)
             except urllib.error.HTTPError as refusal:
@@ -49,8 +53,8 @@ class ChatEndpoint:
                 error = f"status {refusal.code}: {said}"
                 if refusal.code not in _PASSING:
                     break
-            except OSError as failure:  # no connection, or none in time
-                error = str(failure)
+            except (OSError, HTTPException) as failure:  # no connection, none in time, or one that broke
+                error = str(failure) or type(failure).__name__
         raise ConnectionError(
             f"{self.url} gave no answer ({error}); is the server up, and is {self.model!r} its model?"
         )

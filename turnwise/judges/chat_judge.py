@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import re
 import threading
-import time
-from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
+from turnwise.chat_endpoint import ChatEndpoint
 from turnwise.types import Trajectory
 
 PROMPT = """Compare two answers to the same request.
@@ -30,12 +25,8 @@ Which answer is better? Reply with one letter: A, B, or C if they are equally go
 """What the model is asked unless the recipe says otherwise."""
 _VERDICT = re.compile(r"\b([ABC])\b")
 _CHANCES = {"A": 1.0, "B": 0.0, "C": 0.5}
-_AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
-"""Statuses after which the same request may succeed."""
 _UNCLEAR = 8
 """Answers without a verdict, and none with one, after which the judge is given up."""
-_PAUSE, _LONGEST = 0.5, 8.0
-"""Seconds before the second try, doubled for each further one; and the most."""
 _SHOWN = 200
 
 
@@ -51,25 +42,23 @@ class ChatJudge:
         url: str,
         model: str,
         prompt: str = PROMPT,
-        api_key_env: str = "",
         max_tokens: int = 16,
         seconds: float = 60.0,
         retries: int = 4,
         concurrency: int = 8,
     ) -> None:
-        """`url` ends in /v1 or in /chat/completions; `seconds` is the limit of one request."""
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"judge.url is {url!r}; write an address such as http://127.0.0.1:8000/v1")
+        """`url` ends in /v1; `seconds` is the limit of one request."""
         if missing := [name for name in ("{task}", "{first}", "{second}") if name not in prompt]:
             raise ValueError(f"judge.prompt has no {missing[0]}; it must show {{task}}, {{first}} and {{second}}")
-        if api_key_env and not os.environ.get(api_key_env):
-            raise ValueError(f"judge.api_key_env is {api_key_env}, but that environment variable is empty; set it")
         if retries < 0 or seconds <= 0 or concurrency < 1 or max_tokens < 1:
             raise ValueError("judge: seconds, concurrency and max_tokens must be above 0, and retries at least 0")
         self.concurrency = concurrency
-        self._url = url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
-        self._model, self._prompt, self._max_tokens = model, prompt, max_tokens
-        self._key, self._seconds, self._retries = os.environ.get(api_key_env, ""), seconds, retries
+        self._prompt = prompt
+        try:
+            options = {"temperature": 0, "max_tokens": max_tokens}
+            self._model = ChatEndpoint(url, model=model, seconds=seconds, tries=retries + 1, options=options)
+        except ValueError as error:
+            raise ValueError(f"judge.url: {error}") from None
         self._known: dict[str, float | None] = {}
         self._lock = threading.Lock()
 
@@ -98,42 +87,20 @@ class ChatJudge:
             unclear = list(self._known.values()).count(None) if chance is None else 0
             if unclear >= _UNCLEAR and unclear == len(self._known):
                 raise ValueError(
-                    f"judge: {self._model} names no better answer, it says {said[:_SHOWN]!r}; ask for A, B or C in "
-                    "judge.prompt, or raise judge.max_tokens"
+                    f"judge: {self._model.model} names no better answer, it says {said[:_SHOWN]!r}; ask for A, B or C "
+                    "in judge.prompt, or raise judge.max_tokens"
                 )
 
     def _said(self, text: str) -> str:
         """The model's words; ValueError when the endpoint does not give any."""
-        body = {"model": self._model, "messages": [{"role": "user", "content": text}], "temperature": 0}
-        content = json.dumps({**body, "max_tokens": self._max_tokens}).encode()
-        failure = ""
-        for attempt in range(self._retries + 1):
-            if attempt:
-                time.sleep(min(_PAUSE * 2 ** (attempt - 1), _LONGEST))
-            try:
-                return self._post(content)
-            except HTTPError as error:
-                failure = f"status {error.code} ({error.read()[:_SHOWN].decode('utf-8', 'replace').strip()})"
-                if error.code not in _AGAIN:
-                    break
-            except (URLError, HTTPException, OSError) as error:
-                failure = f"{error.reason if isinstance(error, URLError) else error or type(error).__name__}"
-        raise ValueError(
-            f"judge: {self._url} gives no answer: {failure}; check judge.url, judge.model and judge.api_key_env, or "
-            f"raise judge.seconds ({self._seconds:g}) and judge.retries ({self._retries}), then resume"
-        )
-
-    def _post(self, content: bytes) -> str:
-        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {self._key}"} if self._key else {})
-        with urlopen(Request(self._url, content, headers), timeout=self._seconds) as answer:
-            raw = answer.read()
         try:
-            said = json.loads(raw)["choices"][0]["message"]["content"]
-        except (ValueError, LookupError, TypeError):
-            said = None
-        if not isinstance(said, str):
-            raise HTTPException(f"its answer has no choices[0].message.content: {raw[:_SHOWN]!r}")
-        return said
+            return self._model.reply([{"role": "user", "content": text}])
+        except ConnectionError as error:
+            seconds, retries = self._model.seconds, self._model.tries - 1
+            raise ValueError(
+                f"judge: {error} Check judge.url and judge.model, or raise judge.seconds ({seconds:g}) and "
+                f"judge.retries ({retries}), then resume"
+            ) from error
 
 
 def _transcript(trajectory: Trajectory) -> str:

@@ -54,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(chat_endpoint, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(chat_endpoint, "_PAUSE", 0.01)
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with Server() as server:
