@@ -23,7 +23,7 @@ Length = Literal["sum", "mean"]
 PairLevel = Literal["sequence", "turn"]
 """Compare whole answers, or the k-th turn of one with the k-th turn of the other."""
 PAIR_METRICS = {
-    "pairs/accuracy": "share of pairs in which the policy moved more towards the better answer than the worse",
+    "pairs/accuracy": "share of pairs in which the policy moved more towards the better answer; half of it for a tie",
     "pairs/margin": "log-ratio of the better answer minus that of the worse, sums over their tokens",
     "pairs/chosen": "log-ratio of the better answer",
     "pairs/rejected": "log-ratio of the worse answer",
@@ -160,7 +160,7 @@ def pair_measures(batch: TokenBatch, scores: Scores, *, against: Against) -> dic
         value_M = members.total(values_T).squeeze(1)
         chosen_P, rejected_P = value_M[pairs.better_P], value_M[pairs.worse_P]
         if not kind:
-            measures["pairs/accuracy"] = pairs.mean((chosen_P > rejected_P).to(chosen_P))
+            measures["pairs/accuracy"] = pairs.mean(torch.heaviside(chosen_P - rejected_P, chosen_P.new_tensor(0.5)))
             measures["pairs/margin"] = pairs.mean(chosen_P - rejected_P)
         measures[f"pairs/{kind}chosen"] = pairs.mean(chosen_P)
         measures[f"pairs/{kind}rejected"] = pairs.mean(rejected_P)
