@@ -17,7 +17,9 @@ from typer.testing import CliRunner, Result
 from tests.train.small_runs import Screen, small_recipe
 from turnwise import outside
 from turnwise.audit.recorded import Recording
+from turnwise.audit.replay_episode import _play  # pyright: ignore[reportPrivateUsage]
 from turnwise.cli import app
+from turnwise.envs.registry import make
 from turnwise.evaluate.comparison import compare_folders
 from turnwise.recipe.loading import load_recipe
 from turnwise.report import write_report
@@ -25,6 +27,7 @@ from turnwise.runs.folder import RunFolder
 from turnwise.runs.settings import to_yaml
 from turnwise.train.stages import resume, train
 from turnwise.trust import SIGNATURE, outside_names, sign, trusting
+from turnwise.types import StopReason, Trajectory
 
 MODULE = """
 from pathlib import Path
@@ -210,6 +213,29 @@ def test_runs_of_turnwise_alone_need_no_trust_no_key_and_no_signature(
     assert not (tmp_path / "run" / SIGNATURE).exists()
     assert not (tmp_path / "state").exists()
     Recording.open(tmp_path / "run")
+
+
+def test_a_scoring_function_among_the_arguments_of_an_environment_is_outside_code() -> None:
+    user = {"url": "http://127.0.0.1:8000/v1", "model": "m"}
+    env = {"id": "chat/prompts", "kwargs": {"path": "p.jsonl", "score": "own_code:points", "user": user}}
+    assert outside_names({"env": env}) == ["own_code:points"]
+    assert outside_names({"env": {"id": "chat/prompts", "held_out": {"score": "own-code:points"}}}) == [
+        "own-code:points"
+    ]
+
+
+def test_an_address_is_no_scoring_function(mine: Path) -> None:
+    (mine / "prompts.jsonl").write_text("".join(f'{{"prompt": "who is {n}?"}}\n' for n in range(20)))
+    with pytest.raises(ValueError, match="unknown score"):
+        make("chat/prompts", path=str(mine / "prompts.jsonl"), score="own_code://x")
+    assert not (mine / "own_code.imported").exists()
+
+
+def test_a_ledger_names_no_code_that_the_config_does_not() -> None:
+    recipe = small_recipe({"env": {"id": "lookup/2hop", "check": False}})
+    said = Trajectory(id="a/0", turns=[], stop=StopReason.DONE, seed=1, kwargs={"score": "own_code:points"})
+    with pytest.raises(ValueError, match=r"own_code:points.*--trust"):
+        _play(recipe, {"agent": said})
 
 
 def test_reports_and_comparisons_read_a_run_from_elsewhere_and_import_nothing(made: Path) -> None:

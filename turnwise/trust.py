@@ -57,10 +57,16 @@ def outside_names(choices: Mapping[str, Any]) -> list[str]:
     kind = engine.get("kind") if isinstance(engine, Mapping) else engine
     judge = choices.get("judge")
     judged_by = judge.get("kind") if isinstance(judge, Mapping) else judge
+    arguments = [env.get("kwargs"), env.get("held_out")] if isinstance(env, Mapping) else None
     agents = [seat.get("agent") for seat in _mappings(choices.get("seats"))]
     rows = [choices.get("algorithm"), *(policy.get("algorithm") for policy in _mappings(choices.get("policies")))]
     named = [text for text in _texts(rows) if is_outside(text) or text.endswith((".yaml", ".yml"))]
-    return [*filter(is_outside, _texts([environment, tasks, kind, judged_by, agents])), *named]
+    return [*filter(is_outside, _texts([environment, tasks, kind, judged_by, agents])), *argued(arguments), *named]
+
+
+def argued(arguments: Any) -> list[str]:
+    """The code outside turnwise that arguments of an environment name, such as a scoring function; not addresses."""
+    return [text for text in _texts(arguments) if is_outside(text) and "/" not in text]
 
 
 def require_trust(file: Path, layers: Iterable[Mapping[str, Any]]) -> None:

@@ -155,3 +155,9 @@ def test_nothing_is_decided_while_a_run_that_a_criterion_reads_is_missing(claim)
     waiting = ("not decided", "1 of 6 runs are missing")
     assert texts["turns of undiscounted minus rebn at least 0.5"] == waiting
     assert texts["reward of rebn minus undiscounted at least 0.02"] == waiting
+
+
+@pytest.mark.parametrize("asked", [{"minus": "start"}, {"over": "start"}, {"peak": True}])
+def test_a_mean_over_steps_has_neither_a_start_nor_a_peak(asked):
+    with pytest.raises(ValueError, match="loss/policy is a mean over steps"):
+        Criterion(arm="a", metric="loss/policy", at_least=0.0, **asked)

@@ -150,3 +150,7 @@ def test_the_ratio_of_ranges_comes_with_what_other_seeds_would_have_said(claim):
     assert ratio is not None
     found, low, high = map(float, ratio.groups())
     assert 1 <= low < found < high  # one of ppo's four seeds holds at the stress rate
+
+
+def test_a_claim_of_which_nothing_was_asked_is_not_decided() -> None:
+    assert overall([]) == "not decided"

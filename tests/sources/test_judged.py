@@ -1,5 +1,6 @@
 """Judged groups: win probabilities next to the reward, or rewards in its place; in training and in evaluation."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,15 @@ def test_a_judges_reward_replaces_the_environments_which_is_kept() -> None:
     assert [turn.reward for turn in first.turns] == [0.0, 3.0]
     assert [turn.reward_parts["env"] for turn in first.turns] == [0.0, 1.0]
     assert second.reward == 0.75
+
+
+def test_a_judge_that_pays_compares_what_the_environment_paid() -> None:
+    jury = Jury(RewardJudge(scale=3.0), gives="reward")
+    group = Group(id="task", trajectories=[answer("a", 0.0, 1.0), answer("b", 0.5)])
+    jury.judge([group])
+    first, second = group.trajectories
+    assert jury.compare([(first, second)]) == pytest.approx([1 / (1 + math.exp(-1.5))])
+    assert first.reward == 3.0
 
 
 def test_success_stays_what_the_environment_said() -> None:

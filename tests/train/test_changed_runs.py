@@ -10,8 +10,10 @@ from typer.testing import CliRunner
 from tests.train.small_runs import LostMachineError, Screen, Stopping, rows, run, small_recipe, timeless
 from turnwise.audit.replay import replay_step
 from turnwise.cli import app
+from turnwise.recipe.loading import load_recipe
+from turnwise.recipe.schema import Recipe
 from turnwise.runs import RunFolder, read_journal
-from turnwise.train.stages import imitate, resume, train
+from turnwise.train.stages import _require_same_run, imitate, resume, train  # pyright: ignore[reportPrivateUsage]
 from turnwise.train.state import read_state
 
 DECAY: dict[str, Any] = {"algorithm": "ppo", "train": {"steps": 4, "schedule": "cosine", "learning_rate": 1e-3}}
@@ -225,3 +227,13 @@ def test_weights_beside_those_of_the_checkpoint_are_never_loaded(changed: tuple[
         assert done.exit_code == 2
         assert "zz.safetensors is not part of its checkpoint" in done.stderr
     assert [row["step"] for row in rows(copy)] == list(range(1, 9))
+
+
+def test_a_resumed_run_may_reach_its_judge_elsewhere_but_not_ask_another_one() -> None:
+    def judged(**changes: Any) -> Recipe:
+        judge = {"kind": "chat", "url": "http://127.0.0.1:8000/v1", "model": "m", **changes}
+        return load_recipe(None, {"env": "chat/prompts", "judge": judge})
+
+    _require_same_run(judged(), judged(url="http://127.0.0.1:9000/v1", seconds=120, retries=9, concurrency=2))
+    with pytest.raises(ValueError, match=r"judge\.model cannot change"):
+        _require_same_run(judged(), judged(model="other"))

@@ -13,6 +13,7 @@ from turnwise.recipe.schema import Recipe
 from turnwise.rollout.agents import Action, FunctionAgent, View
 from turnwise.rollout.episode import EpisodeSpec, Limits
 from turnwise.rollout.scheduler import Scheduler
+from turnwise.trust import argued, is_trusting, outside_names
 from turnwise.types import StopReason, Trajectory, Turn
 from turnwise.waiting import finish
 
@@ -100,10 +101,21 @@ def _seats_of(played: list[Trajectory], episode: str) -> dict[str, Trajectory]:
 def _play(recipe: Recipe, seats: Mapping[str, Trajectory]) -> dict[str, Trajectory]:
     one = next(iter(seats.values()))
     assert one.seed is not None
+    _require_trust(recipe, one)
     spec = EpisodeSpec.of(recipe.env.source(one.kwargs), seed=one.seed, task=one.task)
     agent = FunctionAgent(lambda view: _recorded_action(seats[view.seat], view))
     limits = Limits(max_turns=recipe.rollout.max_turns, step_seconds=recipe.rollout.step_seconds)
     return {trajectory.seat: trajectory for trajectory in finish(_run(spec, agent, limits, recipe.seed))}
+
+
+def _require_trust(recipe: Recipe, trajectory: Trajectory) -> None:
+    """ValueError if the arguments on record name code that the recipe, which was trusted, does not."""
+    known = outside_names(recipe.model_dump(mode="json"))
+    if not is_trusting() and (new := [name for name in argued(trajectory.kwargs) if name not in known]):
+        raise ValueError(
+            f"{trajectory.id} was recorded with {new[0]}, code outside turnwise that the run's config does not name; "
+            "read that code, then pass --trust to run it (docs/trust.md)"
+        )
 
 
 async def _run(spec: EpisodeSpec, agent: FunctionAgent, limits: Limits, seed: int) -> list[Trajectory]:

@@ -14,6 +14,8 @@ from turnwise.words import counted
 
 START = "start"
 """Stands for an arm in `minus` and `over`: the same runs before their first step."""
+SHORT: Mapping[str, str] = {"success": "eval/success", "turns": "eval/turns", "reward": "eval/reward"}
+"""Short names of metrics."""
 _FEWEST = 3  # seeds: an interval of two says almost nothing
 Outcome = Literal["pass", "fail", "not decided"]
 
@@ -49,7 +51,14 @@ class Criterion(BaseModel):
             raise ValueError(f"{self.arm!r} minus itself is always 0; compare it with another arm")
         if self.over == self.arm:
             raise ValueError(f"{self.arm!r} over itself is always 1; compare it with another arm")
+        if (self.peak or self.other == START) and not self.is_held_out:
+            raise ValueError(f"{self.metric} is a mean over steps, with no start and no peak; take an eval/… metric")
         return self
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether evaluations measure the metric."""
+        return self.metric in SHORT or self.metric.startswith("eval/")
 
     @property
     def other(self) -> str | None:

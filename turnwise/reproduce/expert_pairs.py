@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from turnwise.envs.base import Env
+from turnwise.envs.faults import close_quietly
 from turnwise.recipe.schema import EnvChoice
 from turnwise.runs.disk import write_whole
 
@@ -21,10 +22,13 @@ _DRAWS = 20
 def write_pairs(path: Path, env: EnvChoice, *, count: int, noise: float, seed: int) -> None:
     """Write `count` lines of prompt, chosen and rejected. The expert answers a task twice, in one turn each."""
     rng, played = Random(f"pairs:{seed}"), env.source().build()
-    tasks = played.list_tasks()
-    if not tasks:
-        raise ValueError(f"start.pairs asks for two answers to a task, and {env.id} has no list of tasks; remove it")
-    lines = [_pair(played, rng.choice(tasks), rng, noise) for _ in range(count)]
+    try:
+        tasks = played.list_tasks()
+        if not tasks:
+            raise ValueError(f"start.pairs asks for two answers to a task, and {env.id} has no list of them; remove it")
+        lines = [_pair(played, rng.choice(tasks), rng, noise) for _ in range(count)]
+    finally:
+        close_quietly(played)
     write_whole(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 

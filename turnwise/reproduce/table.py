@@ -9,12 +9,10 @@ import numpy as np
 
 from turnwise.evaluate.statistics import Interval, mean_interval
 from turnwise.reproduce.claim import StudyScale
-from turnwise.reproduce.criteria import START, Criterion
+from turnwise.reproduce.criteria import SHORT, START, Criterion
 from turnwise.reproduce.plan import Cell, study_runs
 
 Row = Mapping[str, Any]
-SHORT: Mapping[str, str] = {"success": "eval/success", "turns": "eval/turns", "reward": "eval/reward"}
-"""Short names of metrics."""
 
 
 class Table:

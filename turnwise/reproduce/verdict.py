@@ -59,6 +59,8 @@ def judge(claim: Claim, scale: StudyScale, rows: Sequence[Row]) -> list[Judgemen
 def overall(findings: Sequence[Judgement]) -> Outcome:
     """The claim's verdict: it passes if every deciding criterion passes, and fails if any fails."""
     outcomes = {finding.outcome for finding in findings if finding.decides}
+    if not outcomes:
+        return "not decided"  # nothing that decides was asked
     return "fail" if "fail" in outcomes else "not decided" if "not decided" in outcomes else "pass"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -110,7 +110,7 @@ def _learn(
 ) -> PairReport:
     source = Imitation(training, Sft(batch=settings.batch, epochs=settings.epochs), seed=settings.seed)
     learner = Learner(policy, row_of(settings.loss), _train(settings, source.steps), seed=settings.seed)
-    metrics, names = Journal(folder / "metrics.jsonl"), _sources(Path(path))
+    metrics, names = Journal(folder / "metrics.jsonl"), _sources(Path(path), {group.id for group in held_out})
     for step in range(1, source.steps + 1):
         batch = learner.prepare(source.groups(step))
         if batch is None:  # all answers of these lines are equally good
@@ -152,8 +152,9 @@ def _judge(policy: RewardPolicy, groups: Sequence[Group], names: dict[str, str],
     return PairReport.of(pairs)
 
 
-def _sources(path: Path) -> dict[str, str]:
-    """The field `source` of every line that has one, by the name of its group."""
+def _sources(path: Path, wanted: Collection[str]) -> dict[str, str]:
+    """The field `source` of the wanted groups' lines that have one; other lines may not even be JSON."""
     lines = path.read_text(encoding="utf-8-sig").split("\n")
-    rows = {number: json.loads(line) for number, line in enumerate(lines, start=1) if line.strip()}
-    return {f"{path.name}:{number}": str(row["source"]) for number, row in rows.items() if "source" in row}
+    named = {f"{path.name}:{number}": line for number, line in enumerate(lines, start=1)}
+    rows = {name: json.loads(line) for name, line in named.items() if name in wanted}
+    return {name: str(row["source"]) for name, row in rows.items() if "source" in row}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from itertools import islice
 from statistics import fmean
 from typing import TypeVar
@@ -65,7 +66,7 @@ class Jury:
         """The probability that the first one of each pair is better; there must be a judge."""
         judge = self.asked
         assert judge is not None
-        cases = [(first.task, (first, second)) for first, second in pairs]
+        cases = [(first.task, (_unpaid(first), _unpaid(second))) for first, second in pairs]
         return [matrix[0][1] for matrix in self._shared(lambda part: judge_matrices(judge, part), cases)]
 
     def _shared(self, work: Callable[[list[Item]], list[Matrix]], items: Sequence[Item]) -> list[Matrix]:
@@ -87,6 +88,12 @@ def is_paid_by_judge(trajectory: Trajectory) -> bool:
 def env_reward(trajectory: Trajectory) -> float:
     """What the environment itself paid."""
     return sum(turn.reward_parts.get(ENV, turn.reward) for turn in trajectory.turns)
+
+
+def _unpaid(trajectory: Trajectory) -> Trajectory:
+    """As the environment paid it: a judge that reads rewards must not read its own."""
+    turns = [replace(turn, reward=turn.reward_parts.get(ENV, turn.reward)) for turn in trajectory.turns]
+    return replace(trajectory, turns=turns)
 
 
 def _opinions(judge: Judge, compared: Sequence[list[Trajectory]], gives: Gives) -> list[Matrix]:

@@ -55,6 +55,8 @@ SFT = "sft"
 """The imitation stage's folder inside a run folder."""
 FIXED = ("seed", "model", "env", "algorithm", "sft", "source", "judge", "policies", "seats")
 """Settings that define a run: changing them makes another run."""
+_REACHED = frozenset(f"judge.{name}" for name in ("url", "seconds", "retries", "concurrency"))
+"""How a judge is reached, not what it says: a server may have moved or become slower."""
 
 
 def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = None) -> dict[str, Any]:
@@ -324,7 +326,7 @@ def _is_finished(stage: Path) -> bool:
 def _require_same_run(before: Recipe, after: Recipe) -> None:
     for change in differences(before, after):
         key = change.partition(":")[0]
-        if key.partition(".")[0] in FIXED or key == "train.critic":
+        if (key.partition(".")[0] in FIXED and key not in _REACHED) or key == "train.critic":
             command = "sft" if before.stage == "imitation" else "train"
             raise ValueError(f"{key} cannot change in the middle of a run; start a new one with `turnwise {command}`")
 

@@ -105,7 +105,7 @@ class AnsweredPrompts(Env):
 def _find_function(score: str) -> Score | None:
     if score in ("none", "reference"):
         return None
-    if not is_outside(score):
+    if not is_outside(score) or "/" in score:  # an address would pass as data, see `turnwise.trust`
         raise ValueError(f"unknown score {score!r}; for a file choose none, reference, or package.module:function")
     try:
         found = load(score)
