@@ -22,6 +22,13 @@ _SHOWN = 200
 _HOME = "https://api.openai.com/v1"
 
 
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect would take the key to another server."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        """Follow none: the answer's status becomes the error."""
+
+
 class ChatEndpoint:
     """`ChatEndpoint("http://127.0.0.1:8000/v1", model="my-model").reply([{"role": "user", "content": "Hello"}])`.
 
@@ -65,7 +72,7 @@ class ChatEndpoint:
             data=json.dumps(body).encode(),
             headers={"Content-Type": "application/json", **self._authority()},
         )
-        with urllib.request.urlopen(request, timeout=self.seconds) as answer:
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=self.seconds) as answer:
             content = answer.read(_LONGEST)
         try:
             text = json.loads(content)["choices"][0]["message"]["content"]

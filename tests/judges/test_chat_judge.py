@@ -176,3 +176,8 @@ def test_a_key_goes_only_to_the_server_it_is_for(
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ChatJudge(**{"url": "http://127.0.0.1:1/v1", "model": "m", **options})
+
+
+def test_a_reply_that_names_both_letters_is_no_verdict(serve: Callable[[Reply], Endpoint]) -> None:
+    endpoint = serve(lambda body: "A close call, but B")
+    assert ChatJudge(url=endpoint.url, model="m").prefer(None, said("x"), said("y")) == 0.5

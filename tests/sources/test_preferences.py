@@ -165,7 +165,7 @@ def test_a_probability_becomes_the_wins_of_both_answers(tmp_path: Path, renderer
         {"beats": [0.5, 0.75], "rivals": names},
         {"beats": [0.25, 0.5], "rivals": names},
     ]
-    assert [each.turns[-1].streams for each in groups[0].trajectories] == [{"wins": [0.625]}, {"wins": [0.375]}]
+    assert [each.turns[-1].streams for each in groups[0].trajectories] == [{"wins": [0.75]}, {"wins": [0.25]}]
     assert all(not each.info and not each.turns[-1].streams for each in groups[1].trajectories)
 
 

@@ -23,7 +23,7 @@ Answer B:
 
 Which answer is better? Reply with one letter: A, B, or C if they are equally good."""
 """What the model is asked unless the recipe says otherwise."""
-_VERDICT = re.compile(r"\b([ABC])\b")
+_LETTER = re.compile(r"\b[ABC]\b")
 _CHANCES = {"A": 1.0, "B": 0.0, "C": 0.5}
 _UNCLEAR = 8
 """Answers without a verdict, and none with one, after which the judge is given up."""
@@ -76,8 +76,9 @@ class ChatJudge:
         key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         if key not in self._known:
             said = self._said(text)
-            verdict = _VERDICT.search(said)
-            self._note(key, None if verdict is None else _CHANCES[verdict[1]], said)
+            named = set(_LETTER.findall(said))
+            # "A close call, but B" and "B is better than A" name both: only one letter alone is a verdict.
+            self._note(key, _CHANCES[named.pop()] if len(named) == 1 else None, said)
         chance = self._known[key]
         return 0.5 if chance is None else chance
 

@@ -10,7 +10,7 @@ from turnwise.ops.facts import Need, Options, Trait, declares, formula
 from turnwise.ops.pairs import Members, Pairs, moved, pair_measures, returns
 from turnwise.ops.parameters import NonNegative, Positive
 from turnwise.ops.ratios import LOG_CLAMP
-from turnwise.ops.segments import segment_mean
+from turnwise.ops.segments import segment_count, segment_mean
 from turnwise.ops.terms import Level, Ratios, Terms
 
 _P3O = {
@@ -84,7 +84,7 @@ def grao(
         J = (1/G) Σ_i [ A_i L(o_i) + beta A_y L(y) + lam A_i ( L(o_i) − L(y) ) ],   L(o) = (1/n) Σ_t log π(o_t)
 
     GRAO (2508.07750), with y inside the group that advantages compare: y is the member whose sampler is unknown
-    (`source.expert: 1`). In a group without one, the terms with y are left out.
+    (`source.expert: 1`). In a group without one only the first term is left.
     """
     if batch.mu_T is None or batch.advantage_T is None:
         raise ValueError("surrogate.grao needs advantages, and sampler log-probs to tell own answers from references")
@@ -97,7 +97,8 @@ def grao(
     def mean_of(values_M: Tensor, segment_M: Tensor) -> Tensor:
         return segment_mean(values_M, segment_M, members.units)
 
-    explored_U = (1 + lam) * mean_of(advantage_M * likely_M, own_M)
+    has_reference_U = segment_count(reference_M, members.units) > 0
+    explored_U = (1 + lam * has_reference_U) * mean_of(advantage_M * likely_M, own_M)
     imitated_U = beta * mean_of(advantage_M * likely_M, reference_M)
     left_U = lam * mean_of(advantage_M, own_M) * mean_of(likely_M, reference_M)
     return Terms(objective=explored_U + imitated_U - left_U, level=Level.UNIT)

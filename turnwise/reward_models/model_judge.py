@@ -11,6 +11,7 @@ import torch
 
 from turnwise.judges.judge import Per, scores_to_matrix
 from turnwise.reward_models.reward_model import RewardModel
+from turnwise.torch_ranks import own_device
 from turnwise.types import Trajectory
 
 REMEMBERED = 8192
@@ -25,7 +26,7 @@ class RewardModelJudge:
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"judge.scale is {scale}; it must be a finite number above 0")
         chosen = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-        self._model, self._scale = RewardModel.load(path, device=chosen), scale
+        self._model, self._scale = RewardModel.load(path, device=own_device(chosen)), scale
         self._known: OrderedDict[_Said, list[float]] = OrderedDict()
 
     def prefer(self, task: Any, first: Trajectory, second: Trajectory) -> float:

@@ -106,11 +106,16 @@ def _opinions(judge: Judge, compared: Sequence[list[Trajectory]], gives: Gives) 
     return matrices if gives == "wins" else [[[fmean(row)] for row in matrix] for matrix in matrices]
 
 
-def note_wins(trajectory: Trajectory, row: list[float], members: Sequence[Trajectory]) -> None:
-    """Note whom the answer beats, in the trajectory and for the learner at its last sampled token."""
+def note_wins(
+    trajectory: Trajectory, row: list[float], members: Sequence[Trajectory], *, chance: float | None = None
+) -> None:
+    """Note whom the answer beats, in the trajectory and for the learner at its last sampled token.
+
+    `chance` is its probability to win if that is not the mean of the row.
+    """
     trajectory.info = {**trajectory.info, "beats": row, "rivals": [each.id for each in members]}
     spoken = [turn for turn in trajectory.turns if len(turn.sampled_ids)] or trajectory.turns
-    spoken[-1].streams = {**spoken[-1].streams, WINS: [fmean(row)]}
+    spoken[-1].streams = {**spoken[-1].streams, WINS: [fmean(row) if chance is None else chance]}
 
 
 def _pay(trajectory: Trajectory, rewards: Sequence[float]) -> None:

@@ -46,9 +46,10 @@ def preference_groups(
 
     groups = read_groups_of(path, read, prepare=prepare, form=FORM, key=_KEY, limit=limit, room=room)
     for group in groups:
-        for trajectory in group.trajectories:
-            if "beats" in trajectory.info:
-                note_wins(trajectory, trajectory.info["beats"], group.trajectories)
+        for place, trajectory in enumerate(group.trajectories):
+            if "beats" in trajectory.info:  # a pair: its own probability is not diluted by a tie with itself
+                beats = trajectory.info["beats"]
+                note_wins(trajectory, beats, group.trajectories, chance=beats[1 - place])
     return groups
 
 
