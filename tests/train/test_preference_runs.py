@@ -2,13 +2,17 @@
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.train.small_runs import LostMachineError, Screen, Stopping, last_tensors, rows, run, small_recipe, timeless
+from turnwise.cli import app
 from turnwise.recipe.loading import load_recipe
+from turnwise.report.build import Sample, collect
 from turnwise.train.estimate import estimate
 from turnwise.train.stages import evaluate_model
 
@@ -46,6 +50,21 @@ def test_preferences_are_learned_and_measured_on_held_out_pairs(tmp_path: Path, 
     assert "dpo on pairs.jsonl · model pico · 4 steps of 16 answers" in screen.text
     assert "pairs accuracy" in screen.text
     assert "success" not in screen.text
+
+
+def test_the_report_speaks_of_pairs_and_not_of_episodes(tmp_path: Path, pairs: Path) -> None:
+    run(tmp_path / "run", changes(pairs))
+    (shown,) = collect([tmp_path / "run"], comparison=None, sample=Sample())["runs"]
+    assert re.fullmatch(r"Accuracy [\d.]+, margin [\d.]+ on held-out pairs at step 4\.", shown["summary"]["verdict"])
+    assert "pairs/accuracy" in shown["curves"]["columns"]
+    assert not any(name.startswith("rollout/") for name in shown["curves"]["columns"])
+
+
+def test_eval_asks_where_to_play_a_run_that_learned_from_pairs(tmp_path: Path, pairs: Path) -> None:
+    run(tmp_path / "run", changes(pairs))
+    result = CliRunner().invoke(app, ["eval", str(tmp_path / "run")])
+    assert result.exit_code == 2
+    assert "learned from pairs and was trained in no environment" in " ".join(result.output.split())
 
 
 def test_a_preference_run_that_is_cut_and_resumed_ends_with_the_same_bits(tmp_path: Path, pairs: Path) -> None:

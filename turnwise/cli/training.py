@@ -122,6 +122,11 @@ def evaluate(
         options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
         recipe, weights = _find_model(model, [*given, *(changes or [])])
+        if recipe.stage == "preference" and not any(each.startswith("env") for each in (*given, *(changes or []))):
+            raise ValueError(
+                f"{model} learned from pairs and was trained in no environment; say where to play, such as "
+                "--env chat/prompts. Its evals.jsonl has what was measured on held-out pairs"
+            )
         from turnwise.recipe.checks import evaluation_doubts
         from turnwise.train.stages import evaluate_model
 

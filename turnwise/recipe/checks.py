@@ -155,6 +155,8 @@ def _readable(item: Any, layers: list[Layer]) -> str:
     place = tuple(str(step) for step in item["loc"])
     prefix = next((layer.prefix for layer in reversed(layers) if _says(layer.choices, place)), "")
     given, message = f"{prefix}{'.'.join(place)} is {item['input']!r}", str(item["msg"])
+    if item["type"] == "extra_forbidden":
+        return f"{prefix}{'.'.join(place)} is an unknown key; check its spelling, or remove it"
     if item["type"] == "model_type":
         return f"{given}; it should be a mapping such as {{{_first_key(place)}: ...}}"
     return f"{given}; {message.replace('Input', 'it', 1).removeprefix('Value error, ')}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +57,14 @@ def write_report(
     return output
 
 
+_OF_PLAY = ("rollout/", "loss/clip", "loss/ratio", "loss/sampler")
+"""What describes episodes and their sampler."""
+
+
 def collect(runs: Sequence[Path], *, comparison: dict[str, Any] | None, sample: Sample) -> dict[str, Any]:
     """Everything the page shows, as plain data."""
     folders = dict.fromkeys(Path(path) for path in runs)
-    read = [part for path in folders for part in read_run(path).by_policy()]
+    read = [_without_labels(part) for path in folders for part in read_run(path).by_policy()]
     labels = group_labels(read)
     budget = sample.megabytes * 1e6 / len(read)
     flat = [flatten(run.config) for run in read]
@@ -80,6 +84,14 @@ def collect(runs: Sequence[Path], *, comparison: dict[str, Any] | None, sample: 
         "differences": differing(flat),
         "comparison": comparison_chapter(comparison) if comparison else None,
     }
+
+
+def _without_labels(run: RunData) -> RunData:
+    """A run on preference files played nothing: what its rows say of episodes and samplers means nothing."""
+    if run.config.get("stage") != "preference":
+        return run
+    rows = [{name: value for name, value in row.items() if not name.startswith(_OF_PLAY)} for row in run.metrics]
+    return replace(run, metrics=rows)
 
 
 def _run(run: RunData, sample: Sample, budget: float, *, full: bool) -> dict[str, Any]:

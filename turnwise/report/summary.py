@@ -54,7 +54,10 @@ def final_success(run: RunData) -> Row | None:
 
 
 def _verdict(summary: Row, run: RunData, onset: Onset | None) -> str:
-    parts = [_held_out(summary["final"]), _training(summary), _health(run, onset), _ending(summary, run)]
+    if run.config.get("stage") == "preference":
+        parts = [_pairs(run), _ending(summary, run)]
+    else:
+        parts = [_held_out(summary["final"]), _training(summary), _health(run, onset), _ending(summary, run)]
     return " ".join(part for part in parts if part)
 
 
@@ -66,6 +69,16 @@ def _held_out(final: Row | None) -> str:
         interval = f" (95 % interval {_short(final['low'])} to {_short(final['high'])})"
     before = "" if final["before"] is None else f", {_short(final['before'])} before training"
     return f"Final success {_short(final['value'])}{interval} on held-out tasks at step {final['step']}{before}."
+
+
+def _pairs(run: RunData) -> str:
+    """What a run on preference files has learnt."""
+    rows = [row for row in run.evals if is_number(row.get("eval/pairs_accuracy"))]
+    if not rows:
+        return f"{counted(len(run.metrics), 'step')} on pairs; none were held out."
+    last, margin = rows[-1], rows[-1].get("eval/pairs_margin")
+    further = f", margin {_short(margin)}" if is_number(margin) else ""
+    return f"Accuracy {_short(last['eval/pairs_accuracy'])}{further} on held-out pairs at step {last['step']}."
 
 
 def _training(summary: Row) -> str:

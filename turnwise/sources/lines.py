@@ -108,7 +108,7 @@ def _require_fits(turns: Sequence[Turn], room: int | None) -> None:
 
 def _fixable(error: ValueError | TemplateError, form: str) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return f"no JSON ({error.msg} at column {error.colno}); write {form}"
+        return f"no JSON ({error.msg.removesuffix(' at')} at column {error.colno}); write {form}"
     if isinstance(error, TemplateError):
         return f"the chat template refuses it ({error}); leave that role out, or set model.template"
     return str(error)
