@@ -201,6 +201,7 @@ def test_a_bad_log_prob_is_an_error_that_names_trajectory_and_turn(case: Case, n
 def test_a_batch_without_sampled_tokens_has_zero_loss() -> None:
     case = random_case(0)
     nothing = case.batch.with_(turn_T=torch.full_like(case.batch.turn_T, -1))
+    scores = replace(case.scores(), reverse_kl_T=torch.ones_like(case.logprob_T))  # some rows read it
     for name in ALL:
         credited = compute_credit(ROWS[name], nothing)
-        assert float(compute_loss(ROWS[name], credited, case.scores()).total.detach()) == 0
+        assert float(compute_loss(ROWS[name], credited, scores).total.detach()) == 0

@@ -101,7 +101,7 @@ class RewardPolicy:
         config = copy.deepcopy(model.config)
         config.num_labels, config.pad_token_id = 1, padding_of(tokenizer)
         with torch.device("meta"):  # nothing is drawn for weights that are replaced
-            classifier = _Classifier.from_config(config, dtype=model.dtype)
+            classifier = _Classifier.from_config(config, dtype=model.dtype, trust_remote_code=False)
         weights = {name: tensor.detach() for name, tensor in self.policy.named_weights()}
         missing, _ = classifier.load_state_dict(weights, strict=False, assign=True)
         (head,) = missing
