@@ -113,7 +113,7 @@ def _require_trust(recipe: Recipe, trajectory: Trajectory) -> None:
     known = outside_names(recipe.model_dump(mode="json"))
     if not is_trusting() and (new := [name for name in argued(trajectory.kwargs) if name not in known]):
         raise ValueError(
-            f"{trajectory.id} was recorded with {new[0]}, code outside turnwise that the run's config does not name; "
+            f"{trajectory.id} was recorded with {new[0]}, outside code that the run's config does not name; "
             "read that code, then pass --trust to run it (docs/trust.md)"
         )
 
