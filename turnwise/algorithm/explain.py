@@ -7,8 +7,9 @@ import re
 import textwrap
 from collections.abc import Iterator
 
+from turnwise.algorithm.notes import MARKS, NOTES
 from turnwise.algorithm.parts import Part, facts, function_of
-from turnwise.algorithm.presets import MARKS, NOTES, PRESETS, preset
+from turnwise.algorithm.presets import PRESETS, preset
 from turnwise.algorithm.row import Algorithm
 from turnwise.algorithm.rules import resolve
 from turnwise.ops.facts import Need, Trait, formula_of

@@ -1,6 +1,6 @@
 """Known algorithms as rows: each lists only its differences from the defaults of `Algorithm`.
 
-Constants that our sources do not settle carry one of the `MARKS`; treat them as starting points.
+Constants that our sources do not settle carry one of the `MARKS` of notes.py; treat them as starting points.
 """
 
 from __future__ import annotations
@@ -218,57 +218,6 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
         },
     ),
 }
-
-_P3O_NOTE = """\
-P3O (2310.00212). Established: sequence ratios, each answer the other's baseline, the KL inside the reward, separate or
-joint clips. The exact form of the clips, its bound, the coefficient of the KL and the number of minibatches are our
-reading [M]."""
-
-MARKS: Mapping[str, str] = {
-    "[I]": "inferred from the code base that the paper most plausibly builds on: a starting point",
-    "[M]": "from memory, not checked against the source: a starting point",
-}
-"""How well established a constant is."""
-
-_APO_NOTE = """\
-APO (2410.06293): the step is exact for softmax policies that are linear in their parameters; for networks it is an
-approximation. alpha is not verified. The momentum starts from the weights before extrapolation, not after it."""
-
-NOTES: Mapping[str, str] = {
-    "s-ppo": "Token-level twin of st-ppo; the same things are established and open.",
-    "st-ppo": """\
-Established for ST-PPO (arXiv 2511.20718): a geometric-mean ratio per turn whose gradient flows through the mean; the
-pessimistic clip at 0.2 with token advantages from a token critic; gradients normalised by the L2 norm of the clipping
-bias. Our reading, because the method section was not available to us: the norm is that of one optimiser step's batch
-and is a constant; nothing clipped means scale 1; the floor (`safe`), the threshold and its calibration. Where the paper
-scales the gradient, this row scales the optimiser's step: Adam divides a constant factor of the gradient out again, and
-our pilot found that form near-inert or harmful. In the same pilot a lower learning rate did as well at one rate, so the
-claim to hold us to is robustness to the learning rate, not the clipping bias as such.""",
-    "turn-ppo-drift": """\
-Ours, and the default (docs/stability.md): where st-ppo shrinks steps by what the clip hides, this row looks at the KL
-from the sampler itself. Found by search, confirmed on ten other seeds of a small task, where it ended higher than
-st-ppo over five rates, and on SmolLM2 with three seeds. On-policy it is turn-ppo.""",
-    "tdpo1": "TDPO (2404.11999), from its public code: alpha 1 and no stop-gradient.",
-    "tdpo2": "TDPO (2404.11999), from its public code: beta 0.1, alpha 0.5, a stop-gradient on the better answer's KL.",
-    "sppo": """\
-SPPO (2405.00675), from its public code: beta 0.001, best and worst of five samples (here four), the target against all
-samples. The target of the pair alone: filters: [errored, {kind: extremes, wins: pair}]. Gradients are of the size
-1/beta; a guard that bounds their norm wants a larger beta.""",
-    "iterative-dpo": "An iteration is a step: its samples, its pairs, and the policy before its first update.",
-    "apo-dpo": _APO_NOTE,
-    "apo-sppo": _APO_NOTE,
-    "p3o-v1": _P3O_NOTE,
-    "p3o-v2": _P3O_NOTE,
-    "superhf": """\
-SuperHF (2310.16763), from its public code: superbatch 16, beta 0.35. There the KL is summed over the examples of a
-minibatch while the imitation loss is a mean, so beta grows with the minibatch; here both are means over tokens.""",
-    "grao": """\
-GRAO (2508.07750): beta 0.5, lam 0.6. The reference answer is the expert's: set source.expert: 1. The text leaves open
-whether the group's mean includes it; here it does, because otherwise the last term would have no part in it.""",
-    "kto": "KTO (2402.01306) with a constant anchor in place of the estimated KL.",
-    "so-grpo": "Advantage and constants are inferred; only the turn ratio and the scale are published.",
-}
-"""What is established about a row and what is our reading; `turnwise explain` prints it."""
 
 
 def preset(name: str) -> Algorithm:

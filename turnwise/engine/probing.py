@@ -21,7 +21,8 @@ PROMPT, SAMPLED = 48, 16
 _TOLERANCE = {"fp32": (1e-4, 1e-4), "bf16": (5e-1, 1.2e-1)}
 """The largest and the mean gap that rounding explains, by the coarser precision of the two. Two kernels differ by
 1e-5 in fp32. Half a unit in the last place of a logit between 16 and 32 is 0.06 in bf16, and every layer adds its own:
-the shipped model in bf16 and in fp32 differs by 0.12 and 0.04 with one processor's kernels, 0.26 and 0.05 with another's."""
+the shipped model in bf16 and in fp32 differs by 0.12 and 0.04 with one processor's kernels, by 0.26 and 0.05 with
+another's."""
 
 
 def probe_ids(vocabulary: int, capacity: int) -> list[int]:

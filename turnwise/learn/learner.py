@@ -21,6 +21,7 @@ from turnwise.learn.optimizer import Optimizer
 from turnwise.learn.provision import require_provided, require_shardable, require_wins, unmet
 from turnwise.learn.reporting import Reading, Report, Update, badness, reading_of, report_of, summed
 from turnwise.learn.schedule import learning_rate_factor
+from turnwise.learn.scoring import scored
 from turnwise.learn.selection import learnt_from
 from turnwise.ops.step_scale import Scale
 from turnwise.ops.weights import Counts
@@ -106,7 +107,7 @@ class Learner:
             raise ValueError(unmet(self.row, Need.SAMPLER, "these episodes have none"))
         if Need.WINS in self.needs:
             require_wins(self.row, kept)
-        batch = self._together(lambda _: self._scored(batch.to(self.policy.device)))
+        batch = self._together(lambda _: scored(self, batch.to(self.policy.device)))
         return self._together(lambda reduce: compute_credit(self.row, batch, reduce=reduce))
 
     def learn(self, batch: TokenBatch, step: int, allows: Allows | None = None) -> Report:
@@ -158,32 +159,6 @@ class Learner:
     @property
     def _optimizers(self) -> list[Optimizer]:
         return [each for each in (self.optimizer, self.critic_optimizer) if each is not None]
-
-    # Scoring: exactly what the row needs before the first optimiser step.
-
-    @torch.no_grad()
-    def _scored(self, batch: TokenBatch) -> TokenBatch:
-        if self._asks_for_old():
-            batch = batch.with_(old_T=self.score(batch, self.sampler))
-        if self.reference is not None:
-            batch = batch.with_(ref_T=self.score(batch, self.reference))
-        if self.critic is None:
-            return batch
-        parts, fillers = self._passes(batch)
-        assessed = [self.critic.assess(part, self.policy) for part in parts]
-        for filler in fillers:
-            self.critic.assess(filler, self.policy)
-        if not parts:
-            return batch.with_(value_T=torch.zeros_like(batch.reward_T), bootstrap_S=batch.reward_T.new_zeros(0))
-        return batch.with_(
-            value_T=torch.cat([_assigned(part.value_T) for part in assessed]),
-            bootstrap_S=torch.cat([_assigned(part.bootstrap_S) for part in assessed]),
-        )
-
-    def _asks_for_old(self) -> bool:
-        """With one update per rollout the old policy is the policy itself, so only credit may need its scores."""
-        credit_asks = Need.OLD in self.row.facts("reward", "advantage", "normalizer", "mismatch")
-        return credit_asks or self.row.updates_per_rollout > 1 or self.sampler is not None
 
     def _together(self, work: Callable[[Reduce], Value]) -> Value:
         """Run work that may hit non-finite numbers. If one rank does, all raise: the others would wait for it.
@@ -257,7 +232,7 @@ class Learner:
 
     def _run_passes(self, batch: TokenBatch | None, counts: Counts) -> tuple[list[Reading], list[NonFiniteError]]:
         """Run and differentiate each micro-batch. Errors are returned, because other ranks may be in step."""
-        parts, fillers = self._passes(batch)
+        parts, fillers = self.passes(batch)
         readings, errors = list[Reading](), list[NonFiniteError]()
         for part in parts:
             scores = self._scores(part)
@@ -272,7 +247,8 @@ class Learner:
             _differentiate(nothing(self._scores(filler)))
         return readings, errors
 
-    def _passes(self, batch: TokenBatch | None) -> tuple[list[TokenBatch], list[TokenBatch]]:
+    def passes(self, batch: TokenBatch | None) -> tuple[list[TokenBatch], list[TokenBatch]]:
+        """Micro-batches, and fillers for ranks that must make equal numbers of passes."""
         parts, fillers = passes(batch, tokens=self.settings.micro_tokens, in_step=self._in_step)
         return parts, [filler.to(self.policy.device) for filler in fillers]
 
@@ -345,8 +321,3 @@ class Learner:
 def _differentiate(total: Tensor) -> None:
     if torch.is_grad_enabled():
         total.backward()
-
-
-def _assigned(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None
-    return tensor

@@ -1,0 +1,50 @@
+"""What is known of a batch before the first optimiser step: exactly the scores that the row needs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from turnwise.algorithm import Need
+from turnwise.batch import TokenBatch
+
+if TYPE_CHECKING:
+    from turnwise.learn.learner import Learner
+
+
+@torch.no_grad()
+def scored(learner: Learner, batch: TokenBatch) -> TokenBatch:
+    """The batch with the log-probs of the old policy and the reference, and with values."""
+    if _asks_for_old(learner):
+        batch = batch.with_(old_T=learner.score(batch, learner.sampler))
+    if learner.reference is not None:
+        batch = batch.with_(ref_T=learner.score(batch, learner.reference))
+    return batch if learner.critic is None else _valued(learner, batch)
+
+
+def _asks_for_old(learner: Learner) -> bool:
+    """With one update per rollout the old policy is the policy itself, so only credit may need its scores."""
+    credit_asks = Need.OLD in learner.row.facts("reward", "advantage", "normalizer", "mismatch")
+    return credit_asks or learner.row.updates_per_rollout > 1 or learner.sampler is not None
+
+
+def _valued(learner: Learner, batch: TokenBatch) -> TokenBatch:
+    critic = learner.critic
+    assert critic is not None
+    parts, fillers = learner.passes(batch)
+    assessed = [critic.assess(part, learner.policy) for part in parts]
+    for filler in fillers:
+        critic.assess(filler, learner.policy)
+    if not parts:
+        return batch.with_(value_T=torch.zeros_like(batch.reward_T), bootstrap_S=batch.reward_T.new_zeros(0))
+    return batch.with_(
+        value_T=torch.cat([_assigned(part.value_T) for part in assessed]),
+        bootstrap_S=torch.cat([_assigned(part.bootstrap_S) for part in assessed]),
+    )
+
+
+def _assigned(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None
+    return tensor
