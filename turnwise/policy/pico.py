@@ -1,7 +1,7 @@
 """The pico models: Llamas of 60,000 parameters with a word or phrase per token, for studies of hundreds of runs.
 
-`pico` knows the words of `lookup/…` and nothing else, `pico-guess` those of `game/guess-number-…`, and `pico-chat`
-those of `chat/prompts`. They are not shipped but generated from a seed, in a second, and are untrained. `pico` is
+`pico` knows the words of `lookup/…` and nothing else, `pico-guess` those of `game/guess-number-…`, `pico-games` those
+of some other games, and `pico-chat` those of `chat/prompts`. They are not shipped but generated from a seed, in a second, and are untrained. `pico` is
 seed 0 and `pico-7` is seed 7.
 """
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # a name such as `pico-7` is parsed without torch; making a m
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 _VERSION = "1"  # part of the folder's name: raise it when the model of a seed changes
-_NAME = re.compile(r"(pico(?:-guess|-chat)?)(?:-(\d+))?")
 _MARKERS = ("<|pad|>", "<|user|>", "<|agent|>", "<|end|>")
 _UNKNOWN = "?"
 _BLANK = "▁"  # stands before every word, so that words need no other separator
@@ -57,11 +56,25 @@ _CHAT = (
     *("good", "great", "lovely", "clever", "warm", "fresh", "fun", "superb"),
     *("bad", "poor", "dull", "weak", "cold", "ugly", "slow", "awful"),
 )
+_DIGITS = tuple("0123456789")
+_CELLS = (*_DIGITS, "#", ".", "A:", "B:", "C:")
+_GAMES = (  # boards of mastermind, hanoi, minesweeper and sudoku, and moves on them
+    *_CELLS,
+    *(f"\n{cell}" for cell in _CELLS),
+    *("\nTurns left:", *(f"{number}." for number in range(1, 21))),
+    *(f"{code}:" for code in range(11, 67)),
+    *(f"\\boxed{{{code}}}" for code in range(11, 67)),
+    *("in place,", "elsewhere."),
+    *(f"\\boxed{{{cell}" for cell in (*_DIGITS, *"ABC")),
+    *(f"{cell}}}" for cell in (*_DIGITS, *"ABC")),
+)
 FAMILIES = {
     "pico": Family(words=_LOOKUP, context=96, theta=100.0),
     "pico-guess": Family(words=_GUESS, context=160, theta=10_000.0, breaks=r" (?=\d+\.|\\boxed)|(?<=\.) |\n"),
+    "pico-games": Family(words=_GAMES, context=640, theta=10_000.0, breaks=r" (?!left:|place,)|\n"),
     "pico-chat": Family(words=_CHAT, context=160, theta=1000.0),
 }
+_NAME = re.compile(rf"({'|'.join(sorted(FAMILIES, key=len, reverse=True))})(?:-(\d+))?")
 
 
 def pico_seed(name: str) -> int | None:

@@ -48,12 +48,16 @@ def _refused(claim: Claim, scale: StudyScale) -> dict[str, str]:
         for key in _keys(choice.settings):
             section = key.partition(".")[0]
             varied.setdefault(key if section == "train" else section, f"the arm {arm} has its own")
-    if scale.start.model is not None:
-        varied["model.name"] = f"this scale makes its models from seeds ({scale.start.model})"
-    if scale.start.slips is not None:
-        varied["sft.chats"] = "this scale writes its own demonstrations"
-        if scale.start.slip == "word":
-            varied["env"] = "this scale's expert slips in the words of its own environment"
+    for task, choice in scale.tasks.items():
+        for key in _keys(choice.settings):
+            varied.setdefault(key, f"the task {task} has its own")
+    for start in (scale.on(task).start for task in scale.tasks or [""]):
+        if start.model is not None:
+            varied["model.name"] = f"this scale makes its models from seeds ({start.model})"
+        if start.slips is not None:
+            varied["sft.chats"] = "this scale writes its own demonstrations"
+            if start.slip == "word":
+                varied["env"] = "this scale's expert slips in the words of its own environment"
     return varied
 
 

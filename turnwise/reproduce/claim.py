@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from turnwise.recipe.layers import RECIPES
+from turnwise.recipe.layers import RECIPES, join, read_layers
 from turnwise.reproduce.criteria import Criterion
 from turnwise.reproduce.slips import Slip
 
@@ -94,6 +94,16 @@ class Thresholds(_Section):
     """Differences below this do not matter."""
 
 
+class TaskChoice(_Section):
+    """One of several tasks that every arm is trained on: settings on top of the scale's, and what else is its own."""
+
+    settings: dict[str, Any] = {}
+    start: Start | None = None
+    """None: the scale's."""
+    rate: float | None = Field(default=None, gt=0)
+    """None: the scale's."""
+
+
 class StudyScale(_Section):
     """The study at one scale."""
 
@@ -111,6 +121,22 @@ class StudyScale(_Section):
     """On top of the recipe, for every run."""
     blocks: dict[str, Cells]
     """By name, most important first: they run in this order."""
+    tasks: dict[str, TaskChoice] = {}
+    """By name: every block runs on each, and each is judged by itself. None: the one task of the recipe."""
+
+    def on(self, task: str) -> StudyScale:
+        """The study of one of the tasks alone; of the recipe's own if the name is empty."""
+        if not task:
+            return self
+        own = self.tasks[task]
+        return self.model_copy(
+            update={
+                "settings": join([*read_layers(None, self.settings), *read_layers(None, own.settings)]),
+                "start": own.start or self.start,
+                "rate": own.rate or self.rate,
+                "tasks": {},
+            }
+        )
 
 
 class Claim(_Section):

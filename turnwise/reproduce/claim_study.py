@@ -60,10 +60,10 @@ class Study:
     @property
     def device(self) -> str:
         """The device of its runs."""
-        return choose_device(self._start_recipe(self.runs[0].seed))
+        return choose_device(self._start_recipe(self.runs[0].task, self.runs[0].seed))
 
     def results(self) -> list[dict[str, Any]]:
-        """The complete runs as rows: cell, seed, numbers and the curve of held-out success."""
+        """The complete runs as rows: cell, task, seed, numbers and the curve of held-out success."""
         return [_row(run, folder) for run in self.runs if is_complete(folder := run.folder(self.output))]
 
     def write_results(self) -> list[dict[str, Any]]:
@@ -82,19 +82,19 @@ class Study:
 
     def _planned_starts(self) -> Iterator[PlannedRun]:
         # The study writes its own chats with slips; their path only shows how its folder was spelled.
-        own = () if self.scale.start.slips is None else ("sft.chats",)
-        for seed in sorted({run.seed for run in self.runs}):
-            folder, recipe = self._start(seed), self._start_recipe(seed)
+        for task, seed in sorted({(run.task, run.seed) for run in self.runs}, key=lambda start: start[1]):
+            own = () if self.scale.on(task).start.slips is None else ("sft.chats",)
+            folder, recipe = self._start(task, seed), self._start_recipe(task, seed)
             require_same_start(folder, recipe, besides=own)
             if recipe.sft is not None:
-                make = partial(self._make_start_recipe, seed)
-                yield PlannedRun(name=f"{START}, seed {seed}", stage="sft", folder=folder, make_recipe=make)
+                make, name = partial(self._make_start_recipe, task, seed), f"{task} {START}, seed {seed}".lstrip()
+                yield PlannedRun(name=name, stage="sft", folder=folder, make_recipe=make)
 
-    def _make_start_recipe(self, seed: int) -> Recipe:
+    def _make_start_recipe(self, task: str, seed: int) -> Recipe:
         """The recipe of a seed's imitation, with its demonstrations written."""
-        recipe, start = self._start_recipe(seed), self.scale.start
+        recipe, start = self._start_recipe(task, seed), self.scale.on(task).start
         if start.slips is not None and recipe.sft is not None:
-            chats = self._chats(seed)
+            chats = self._chats(task, seed)
             chats.parent.mkdir(parents=True, exist_ok=True)
             count = recipe.sft.demonstrations
             write_slips(chats, recipe.env, count=count, share=start.slips, seed=seed, slip=start.slip)
@@ -109,48 +109,48 @@ class Study:
         )
 
     def _run_recipe(self, run: StudyRun) -> Recipe:
-        model, pairs = self._model(run.seed), self._make_pairs(run.seed)
-        return run_recipe(self.claim, self.scale, run, model=model, output=self.output, pairs=pairs)
+        model, pairs = self._model(run.task, run.seed), self._make_pairs(run.task, run.seed)
+        return run_recipe(self.claim, self.scale.on(run.task), run, model=model, output=self.output, pairs=pairs)
 
     def _can_begin(self, run: StudyRun) -> bool:
         """Whether the run's inputs exist."""
         source = source_run(self.claim, run)
-        return self._has_start(run.seed) and (source is None or self._has_scales(source.folder(self.output)))
+        return self._has_start(run.task, run.seed) and (source is None or self._has_scales(source.folder(self.output)))
 
-    def _start(self, seed: int) -> Path:
-        return self.output / START / f"seed-{seed}"
+    def _start(self, task: str, seed: int) -> Path:
+        return self.output / START / task / f"seed-{seed}"
 
-    def _has_start(self, seed: int) -> bool:
-        return is_complete(self._start(seed)) or self._start_recipe(seed).sft is None
+    def _has_start(self, task: str, seed: int) -> bool:
+        return is_complete(self._start(task, seed)) or self._start_recipe(task, seed).sft is None
 
     def _has_scales(self, folder: Path) -> bool:
         """Whether a run is complete and its scales, if it records them, are beside its journals."""
         # A process still works on a run for a moment after the journals say it has ended.
         return is_complete(folder) and not (folder / "checkpoints").exists()
 
-    def _model(self, seed: int) -> str:
+    def _model(self, task: str, seed: int) -> str:
         """The folder of the seed's start, or the recipe's model if nothing is imitated."""
-        latest = Checkpoints(self._start(seed) / "checkpoints").latest()
-        return str(latest) if latest is not None else self._start_recipe(seed).model.name
+        latest = Checkpoints(self._start(task, seed) / "checkpoints").latest()
+        return str(latest) if latest is not None else self._start_recipe(task, seed).model.name
 
     @cache  # noqa: B019 - a study lives as long as its command
-    def _start_recipe(self, seed: int) -> Recipe:
-        return start_recipe(self.claim, self.scale, seed, chats=self._chats(seed))
+    def _start_recipe(self, task: str, seed: int) -> Recipe:
+        return start_recipe(self.claim, self.scale.on(task), seed, chats=self._chats(task, seed))
 
-    def _chats(self, seed: int) -> Path:
-        return self._start(seed).with_name(f"seed-{seed}.jsonl")
+    def _chats(self, task: str, seed: int) -> Path:
+        return self._start(task, seed).with_name(f"seed-{seed}.jsonl")
 
-    def _make_pairs(self, seed: int) -> Path | None:
+    def _make_pairs(self, task: str, seed: int) -> Path | None:
         """The file of the seed's preferences, written on first use."""
-        wanted = self.scale.start.pairs
+        wanted = self.scale.on(task).start.pairs
         if wanted is None:
             return None
         if wanted.path is not None:
             return Path(wanted.path)
-        file = self._start(seed).with_name(f"seed-{seed}-pairs.jsonl")
+        file = self._start(task, seed).with_name(f"seed-{seed}-pairs.jsonl")
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            env = self._start_recipe(seed).env
+            env = self._start_recipe(task, seed).env
             write_pairs(file, env, count=wanted.count, noise=wanted.noise, seed=seed)
         return file
 
@@ -183,6 +183,7 @@ def _row(run: StudyRun, folder: Path) -> dict[str, Any]:
     del result["folder"]
     return {
         **asdict(run.cell),
+        "task": run.task,
         **result,
         "applied_rate": max(rate, default=None),
         "curve": curve,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
 from turnwise.reproduce.claim import Claim, StudyScale
 from turnwise.reproduce.figure import Point, draw_rates
-from turnwise.reproduce.plan import Cell, block_cells, study_runs
-from turnwise.reproduce.table import Row, Table, final_interval
+from turnwise.reproduce.plan import Cell, block_cells, stress_cell, study_runs
+from turnwise.reproduce.table import Row, Table, final_interval, rows_on
 from turnwise.reproduce.verdict import Judgement, judge, overall, usable_bar
 from turnwise.runs.disk import write_whole
 
@@ -18,8 +18,11 @@ VERDICT, FIGURE = "verdict.md", "rates.svg"
 
 def conclude(claim: Claim, scale: StudyScale, rows: Sequence[Row], output: Path) -> list[Judgement]:
     """Write verdict and figure into the study's folder; returns the findings."""
-    table, findings = Table(rows), judge(claim, scale, rows)
-    write_whole(output / VERDICT, "\n".join(_lines(claim, scale, table, findings)).encode() + b"\n")
+    findings = judge(claim, scale, rows)
+    write_whole(output / VERDICT, "\n".join(_lines(claim, scale, rows, findings)).encode() + b"\n")
+    if scale.tasks:
+        return findings
+    table = Table(rows)
     drawn = [arm for arm in claim.arms if arm in table.arms(scale)]
     curves = {arm: points for arm in drawn if (points := _points(scale, table, arm))}
     if curves:  # intervals need two seeds
@@ -37,11 +40,12 @@ def verdict_of(findings: Sequence[Judgement]) -> str:
     return ", ".join(f"{part} {outcome}".strip() for part, outcome in verdicts)
 
 
-def _lines(claim: Claim, scale: StudyScale, table: Table, findings: Sequence[Judgement]) -> Iterator[str]:
+def _lines(claim: Claim, scale: StudyScale, rows: Sequence[Row], findings: Sequence[Judgement]) -> Iterator[str]:
     yield f"# {claim.paper}: {verdict_of(findings)}\n"
     yield f"{claim.text.strip()}\n"
     planned = study_runs(scale)
-    done = sum(run.seed in table.seeds(run.cell) for run in planned)
+    tables = {task: Table(rows_on(task, rows)) for task in scale.tasks or [""]}
+    done = sum(run.seed in tables[run.task].seeds(run.cell) for run in planned)
     yield f"{done} of {len(planned)} runs are complete; {scale.seeds} seeds from {scale.first_seed}.\n"
     yield "| criterion | verdict | numbers |\n|---|---|---|"
     for finding in findings:
@@ -50,14 +54,33 @@ def _lines(claim: Claim, scale: StudyScale, table: Table, findings: Sequence[Jud
     yield ""
     if not all(finding.decides for finding in findings):
         yield "Criteria in italics do not decide the claim; they say more about the effect and its cause.\n"
+    if scale.tasks:
+        yield from _across_tasks(scale, tables)
     metrics = list(dict.fromkeys(["success", *(criterion.metric for criterion in claim.criteria)]))
-    for name, block in scale.blocks.items():
-        rows = [line for cell in block_cells(scale, block) if (line := _cell_line(table, cell, metrics))]
-        if rows:
-            yield f"## {name}\n"
-            yield _header(metrics)
-            yield from rows
-            yield ""
+    for task, table in tables.items():
+        for name, block in scale.blocks.items():
+            lines = [line for cell in block_cells(scale.on(task), block) if (line := _cell_line(table, cell, metrics))]
+            if lines:
+                yield f"## {f'{task}, {name}' if task else name}\n"
+                yield _header(metrics)
+                yield from lines
+                yield ""
+
+
+def _across_tasks(scale: StudyScale, tables: Mapping[str, Table]) -> Iterator[str]:
+    """One line for each arm: success at the end on every task, with the start below."""
+    arms = dict.fromkeys(run.cell.arm for run in study_runs(scale))
+    yield f"| success | {' | '.join(scale.tasks)} |\n|---|{'---|' * len(scale.tasks)}"
+    for arm in arms:
+        cells = {task: stress_cell(scale.on(task), arm) for task in scale.tasks}
+        yield f"| {arm} | {' | '.join(_end(tables[task], cell, 'success') for task, cell in cells.items())} |"
+    starts = [_mean_start(tables[task], [stress_cell(scale.on(task), arm) for arm in arms]) for task in scale.tasks]
+    yield f"| start | {' | '.join(starts)} |\n"
+
+
+def _mean_start(table: Table, cells: Sequence[Cell]) -> str:
+    first = [value for cell in cells for value in table.values(cell, "success", "first").values()]
+    return f"{fmean(first):.2f}" if first else ""
 
 
 def _header(metrics: Sequence[str]) -> str:

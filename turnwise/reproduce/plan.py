@@ -38,19 +38,20 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRun:
-    """One run: a cell on a seed."""
+    """One run: a cell on a seed, and on a task if the scale has several."""
 
     cell: Cell
     seed: int
+    task: str = ""
 
     @property
     def name(self) -> str:
         """The display name."""
-        return f"{self.cell.folder.replace('/', ' ')}, seed {self.seed}"
+        return f"{self.task} {self.cell.folder.replace('/', ' ')}, seed {self.seed}".lstrip()
 
     def folder(self, output: Path) -> Path:
         """Its run folder."""
-        return output / "runs" / self.cell.folder / f"seed-{self.seed}"
+        return output / "runs" / self.task / self.cell.folder / f"seed-{self.seed}"
 
 
 def stress_cell(scale: StudyScale, arm: str) -> Cell:
@@ -72,9 +73,9 @@ def study_runs(scale: StudyScale) -> list[StudyRun]:
     found: dict[StudyRun, None] = {}
     for block in scale.blocks.values():
         count = min(block.seeds or scale.seeds, scale.seeds)
-        cells = list(block_cells(scale, block))
+        cells = [(task, cell) for task in scale.tasks or [""] for cell in block_cells(scale.on(task), block)]
         for seed in range(scale.first_seed, scale.first_seed + count):
-            found |= dict.fromkeys(StudyRun(cell=cell, seed=seed) for cell in cells)
+            found |= dict.fromkeys(StudyRun(cell=cell, seed=seed, task=task) for task, cell in cells)
     return list(found)
 
 
@@ -84,13 +85,16 @@ def source_run(claim: Claim, run: StudyRun) -> StudyRun | None:
     if source is None:
         return None
     cell = Cell(arm=source, rate=run.cell.rate, updates=run.cell.updates, lag=run.cell.lag)
-    return StudyRun(cell=cell, seed=run.seed)
+    return StudyRun(cell=cell, seed=run.seed, task=run.task)
 
 
 def run_recipe(
     claim: Claim, scale: StudyScale, run: StudyRun, *, model: str, output: Path, pairs: Path | None = None
 ) -> Recipe:
-    """The run's recipe; `model` is its start, `pairs` its preferences. What it needs from another run must exist."""
+    """The run's recipe; `model` is its start, `pairs` its preferences. What it needs from another run must exist.
+
+    The scale is that of the run's task.
+    """
     choice, cell = claim.arms[run.cell.arm], run.cell
     algorithm = {**choice.settings.get("algorithm", {}), **_passes(scale, cell, choice.epoch_share)}
     rate = cell.rate * choice.rate_share

@@ -15,6 +15,11 @@ from turnwise.reproduce.plan import Cell, study_runs
 Row = Mapping[str, Any]
 
 
+def rows_on(task: str, rows: Sequence[Row]) -> list[Row]:
+    """The rows of one task."""
+    return [row for row in rows if row.get("task", "") == task]
+
+
 class Table:
     """Rows of `results.json` by cell and seed."""
 

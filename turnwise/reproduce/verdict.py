@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 
 import numpy as np
@@ -12,7 +12,7 @@ from turnwise.evaluate.statistics import Interval, paired_difference
 from turnwise.reproduce.claim import Claim, StudyScale, Thresholds
 from turnwise.reproduce.criteria import Criterion, Outcome
 from turnwise.reproduce.plan import Cell, stress_cell, study_runs
-from turnwise.reproduce.table import Row, Table, missing_runs
+from turnwise.reproduce.table import Row, Table, missing_runs, rows_on
 
 _RESAMPLES = 1_000
 
@@ -36,7 +36,10 @@ class Judgement:
 
 
 def judge(claim: Claim, scale: StudyScale, rows: Sequence[Row]) -> list[Judgement]:
-    """All findings, deciding ones first."""
+    """All findings, deciding ones first; task by task if the scale has several."""
+    if scale.tasks:
+        found = [(task, each) for task in scale.tasks for each in judge(claim, scale.on(task), rows_on(task, rows))]
+        return [replace(finding, part=f"{finding.part} {task}".lstrip()) for task, finding in found]
     table, limits = Table(rows), claim.thresholds
     planned = {run.cell.arm for run in study_runs(scale)}
     asked = {criterion.part for criterion in claim.criteria if planned.issuperset(criterion.arms)}
