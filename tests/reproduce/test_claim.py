@@ -4,6 +4,7 @@ import pytest
 
 from tests.reproduce.tiny import CLAIM, write_claim
 from turnwise.envs.check import check_env
+from turnwise.recipe.layers import RECIPES
 from turnwise.reproduce.adaptation import adapted, note_settings
 from turnwise.reproduce.claim import load_claim
 from turnwise.reproduce.claim_study import Study
@@ -24,17 +25,18 @@ def test_the_shipped_claim_has_the_arms_controls_and_stress_that_it_promises():
     assert scale.seeds == 10
 
 
-@pytest.mark.parametrize("paper", ["st-ppo", "gem"])
+@pytest.mark.parametrize("paper", sorted(file.parent.name for file in RECIPES.glob("*/claim.yaml")))
 def test_every_run_of_every_shipped_scale_has_a_recipe(tmp_path, paper):
     claim = load_claim(paper)
     for scale in claim.scales.values():
         seen = set()
         for run in study_runs(scale):
-            if run.cell not in seen and source_run(claim, run) is None:
-                seen.add(run.cell)
-                recipe = run_recipe(claim, scale, run, model="start", output=tmp_path)
+            if (run.task, run.cell) not in seen and source_run(claim, run) is None:
+                seen.add((run.task, run.cell))
+                own, share = scale.on(run.task), claim.arms[run.cell.arm].rate_share
+                recipe = run_recipe(claim, own, run, model="start", output=tmp_path)
                 assert recipe.algorithm.updates_per_rollout <= run.cell.updates
-                assert (recipe.train.learning_rate, recipe.seed) == (run.cell.rate, run.seed)
+                assert (recipe.train.learning_rate, recipe.seed) == (run.cell.rate * share, run.seed)
 
 
 def test_the_shipped_environment_is_sound(tmp_path):
@@ -66,6 +68,20 @@ def test_the_shipped_claims_of_gem_differ_in_what_they_are_about(tmp_path):
     assert turns == {arm: 7 if arm.endswith("7-turns") else 16 for arm in turns}
     assert check_env(recipes["rebn"].env.id, kwargs=recipes["rebn"].env.kwargs, seeds=2).ok
     assert {scale.first_seed for name, scale in claim.scales.items() if name.endswith("calibration")} == {100}
+
+
+def test_every_arm_of_gem_s_comparison_plays_every_game(tmp_path):
+    claim = load_claim("gem")
+    scale = claim.scale("table")
+    runs = study_runs(scale)
+    recipes = [run_recipe(claim, scale.on(run.task), run, model="start", output=tmp_path) for run in runs]
+    played = {(run.task, run.cell.arm, recipe.env.id) for run, recipe in zip(runs, recipes, strict=True)}
+    assert len({(task, env) for task, _, env in played}) == 5
+    assert len(played) == 5 * 4
+    assert len({run.folder(tmp_path) for run in runs}) == len(runs)
+    for task in scale.tasks:
+        start = start_recipe(claim, scale.on(task), 3, chats=tmp_path / "chats.jsonl")
+        assert start.model.name == ("pico-guess-3" if task == "guess-number" else "pico-games-3")
 
 
 def test_equal_cells_of_two_blocks_are_one_run(tmp_path):

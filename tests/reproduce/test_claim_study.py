@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from tests.reproduce.tiny import GUESS_CLAIM, write_claim
+from tests.reproduce.tiny import GUESS_CLAIM, TASKS, write_claim
 from tests.study.test_processes import lives, wait_until
 from turnwise.cli import app
 from turnwise.reproduce.claim import load_claim
@@ -183,6 +183,30 @@ def test_a_claim_in_criteria_runs_from_its_start_to_its_verdict(tmp_path):
     assert not (output / "rates.svg").exists()
 
 
+def test_a_scale_with_several_tasks_runs_and_judges_each_by_itself(tmp_path):
+    folder, output = write_claim(tmp_path / "guess", GUESS_CLAIM.rstrip() + TASKS), tmp_path / "output"
+    study = Study(load_claim(str(folder)), "cpu", output)
+    assert [(run.task, run.cell.arm) for run in study.runs] == [
+        (task, arm) for task in ("few", "more") for arm in ("rebn", "undiscounted")
+    ]
+    assert study.run(jobs=1, report=lambda text: None) == {}
+    configs = {run: yaml.safe_load((run.folder(output) / "config.yaml").read_text()) for run in study.runs}
+    assert {
+        (run.task, each["env"]["kwargs"]["high"], each["train"]["learning_rate"]) for run, each in configs.items()
+    } == {
+        ("few", 2, 1e-3),
+        ("more", 4, 3e-3),
+    }
+    assert {each["model"]["name"].split("/")[-4:-2][0] for each in configs.values()} == {"few", "more"}
+    findings = conclude(study.claim, study.scale, study.write_results(), output)
+    assert {finding.part for finding in findings} == {"A few", "B few", "A more", "B more"}
+    text = (output / "verdict.md").read_text()
+    assert "4 of 4 runs are complete" in text
+    assert "| success | few | more |" in text
+    assert "| undiscounted | " in text
+    assert "## more, claims" in text
+
+
 def test_a_study_that_is_told_to_end_takes_its_processes_with_it(tmp_path):
     folder, output = write_claim(tmp_path / "tiny"), tmp_path / "output"
     command = [sys.executable, "-m", "turnwise", "reproduce", str(folder), "--jobs", "1", "--output", str(output)]
@@ -190,7 +214,7 @@ def test_a_study_that_is_told_to_end_takes_its_processes_with_it(tmp_path):
         assert process.stdout is not None
         assert any("to do, starts included" in line for line in process.stdout)
         start = output / "start" / "seed-0" / "metrics.jsonl"
-        assert wait_until(lambda: start.is_file() and start.stat().st_size > 0, 60)
+        assert wait_until(lambda: start.is_file() and start.stat().st_size > 0, 300)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert children
         process.send_signal(signal.SIGTERM)  # to it alone, as a scheduler of jobs does

@@ -69,6 +69,11 @@ eval: {every: 1, episodes: 16}
 guard: off
 log: {rollouts: 0}
 """
+TASKS = """
+    tasks:
+      few: {settings: {env: {id: game/guess-number-easy, kwargs: {high: 2, max_turns: 6}, check: false}}}
+      more: {rate: 3.0e-3, start: {model: "pico-guess-{seed}"}}
+"""
 
 
 def write_claim(folder: Path, claim: str = CLAIM) -> Path:
