@@ -10,7 +10,8 @@ from tests.ops.ranks import Reduce, on_ranks
 from tests.ops.tiny_policy import TinyPolicy, own_logprobs, stale
 from turnwise.algorithm import compute_loss, preset, resolve
 from turnwise.batch import Scores, TokenBatch
-from turnwise.ops.drift import DriftScale, Measure
+from turnwise.ops.diagnostics import TurnTable
+from turnwise.ops.drift import DriftScale, Measure, Over
 from turnwise.ops.weights import Counts
 
 ROW = preset("turn-ppo")
@@ -52,6 +53,24 @@ def test_steps_shrink_by_the_kl_from_the_sampler_once_it_is_beyond_the_target(po
             assert result.value == pytest.approx(value, rel=1e-6)
 
 
+def test_over_turns_the_turn_index_that_drifted_furthest_counts() -> None:
+    policy, batch = prepared(0)
+    assert batch.mu_T is not None
+    index_T = batch.index_T
+    log_ratio_T = own_logprobs(policy(batch), batch).detach() - batch.mu_T
+    kl_T = log_ratio_T.exp() - 1 - log_ratio_T
+    by_turn = [kl_T[batch.sampled_T & (index_T == index)].mean() for index in index_T[batch.sampled_T].unique()]
+    assert len(by_turn) > 1
+    scale = DriftScale(over="turns", target=1e-9)
+    observe(scale, policy, batch, Counts.of(batch))
+    assert scale.finish().measured == pytest.approx(float(max(by_turn)), rel=1e-6)
+
+
+def test_more_turns_than_are_told_apart_count_as_the_last() -> None:
+    table = TurnTable(sums_IC=torch.ones(80, 12), ratio_max_I=torch.ones(80), known=frozenset())
+    assert table.columns(["tokens", "clipped"], rows=64).tolist() == [[1.0, 1.0]] * 63 + [[17.0, 17.0]]
+
+
 def test_clips_count_the_tokens_that_were_clipped() -> None:
     policy, batch = prepared(0)
     scale = DriftScale(measure="clips", target=0.01)
@@ -63,17 +82,18 @@ def test_clips_count_the_tokens_that_were_clipped() -> None:
     assert result.value == pytest.approx(0.01 / result.measured)
 
 
+@pytest.mark.parametrize("over", ["tokens", "turns"])
 @pytest.mark.parametrize("measure", ["kl", "clips"])
-def test_ranks_agree_on_one_scale(measure: Measure) -> None:
+def test_ranks_agree_on_one_scale(measure: Measure, over: Over) -> None:
     policy, batch = prepared(1)
     counts, middle = Counts.of(batch), batch.sequences // 2
 
     def measured(part: TokenBatch, reduce: Reduce) -> float:
-        scale = DriftScale(measure=measure)
+        scale = DriftScale(measure=measure, over=over)
         observe(scale, policy, part, counts)
         return scale.finish(reduce).measured
 
-    alone = DriftScale(measure=measure)
+    alone = DriftScale(measure=measure, over=over)
     observe(alone, policy, batch, counts)
     shards = [batch.select(range(middle)), batch.select(range(middle, batch.sequences))]
     wanted = alone.finish().measured

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,9 +72,11 @@ class TurnTable:
         reading = self._reading(self.sums_IC.sum(0), peak)
         return {name.replace("turn/", "loss/"): value for name, value in reading.items()}
 
-    def total(self, column: str) -> Tensor:
-        """The sum of a column over all turns."""
-        return self.sums_IC.sum(0)[_SUMS.index(column)]
+    def columns(self, names: Sequence[str], *, rows: int) -> Tensor:
+        """Sums by turn index, in exactly so many rows; the last one has all later turns too."""
+        sums_IC = _grow(self.sums_IC, rows)
+        sums_IC = torch.cat([sums_IC[: rows - 1], sums_IC[rows - 1 :].sum(0, keepdim=True)])
+        return sums_IC[:, [_SUMS.index(name) for name in names]]
 
     def _reading(self, sums_C: Tensor, peak: Tensor) -> dict[str, float]:
         total = {name: float(value) for name, value in zip(_SUMS, sums_C, strict=True)}
@@ -162,4 +165,4 @@ def _squared_value_error(batch: TokenBatch, scores: Scores, valued_T: Tensor) ->
 
 
 def _grow(table: Tensor, rows: int) -> Tensor:
-    return torch.cat([table, table.new_zeros((rows - len(table), *table.shape[1:]))])
+    return torch.cat([table, table.new_zeros((max(rows - len(table), 0), *table.shape[1:]))])

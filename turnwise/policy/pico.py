@@ -1,8 +1,8 @@
 """The pico models: Llamas of 60,000 parameters with a word or phrase per token, for studies of hundreds of runs.
 
 `pico` knows the words of `lookup/…` and nothing else, `pico-guess` those of `game/guess-number-…`, `pico-games` those
-of some other games, and `pico-chat` those of `chat/prompts`. They are not shipped but generated from a seed, in a second, and are untrained. `pico` is
-seed 0 and `pico-7` is seed 7.
+of some other games, and `pico-chat` those of `chat/prompts`. They are not shipped but generated from a seed, in a
+second, and are untrained. `pico` is seed 0 and `pico-7` is seed 7.
 """
 
 from __future__ import annotations
