@@ -150,6 +150,10 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
             "minibatches": 2,
         },
     ),
+    "nlu-ppo": (
+        "Token PPO on single answers, with the KL from the first policy in the reward",
+        {**_PPO, "reward": [{"kind": "token-kl", "coef": 0.2}], "weights": "token-mean"},
+    ),
     "poad": (
         "Discount between turns, none inside a turn",
         {**_POAD, "advantage": {"kind": "split-gae", "gamma_turn": 0.95, "lam_turn": 0.95, "lam_token": 0.95}},
