@@ -52,6 +52,15 @@ def test_steps_shrink_by_the_kl_from_the_sampler_once_it_is_beyond_the_target(po
             assert result.value == pytest.approx(value, rel=1e-6)
 
 
+def test_a_dropped_step_is_taken_whole_or_not_at_all() -> None:
+    policy, batch = prepared(0)
+    kl = kl_by_definition(policy, batch)
+    for target, value in [(2 * kl, 1.0), (kl / 2, 0.0)]:
+        scale = DriftScale(target=target, drop=True)
+        observe(scale, policy, batch, Counts.of(batch))
+        assert scale.finish().value == value
+
+
 def test_clips_count_the_tokens_that_were_clipped() -> None:
     policy, batch = prepared(0)
     scale = DriftScale(measure="clips", target=0.01)

@@ -32,6 +32,7 @@ _GRPO: Row = {**_GROUP, "normalizer": "group-std", "weights": "trajectory-mean"}
 _POAD: Row = {
     "critic": {"level": "token", "loss": {"kind": "mse", "clip": 0.2}},
     "normalizer": "batch-tokens",
+    "scale": {"kind": "drift", "target": 0.02, "drop": True},
     "regularizers": [{"kind": "entropy", "coef": 0.01}],
     "minibatches": 4,
 }

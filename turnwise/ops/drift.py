@@ -22,6 +22,8 @@ _COLUMNS: dict[Measure, str] = {"kl": "sampler_kl", "clips": "clipped"}
 
 def _formula(options: Options) -> str:
     measured = {"kl": "KL(μ ‖ π)", "clips": "clipped share"}[options["measure"]]
+    if options["drop"]:
+        return f"1 if {measured} ≤ {options['target']:g}, else 0"
     power = "" if options["power"] == 1 else f"^{options['power']:g}"
     return f"min(1, {options['target']:g} / {measured}){power}"
 
@@ -38,12 +40,14 @@ class DriftScale:
 
     The KL (k3, mean over all sampled tokens) is that of the minibatch before the step, so it costs nothing; it counts
     the staleness of the rollout (`max_lag`) too. `measure: clips` takes the share of clipped tokens in its place. A
-    high `power` comes near to stopping a rollout's updates where the bound is met, as early stopping does.
+    high `power` comes near to stopping a rollout's updates where the bound is met, as early stopping does; with `drop`
+    a step beyond the target is not taken at all, as in the code of POAD (2405.15821).
     """
 
     measure: Measure = "kl"
     target: Positive = 0.02
     power: Positive = 1.0
+    drop: bool = False
     apply: Apply = "step"
     _sums: Tensor | None = field(default=None, init=False, repr=False)
     """Token count, and the sum of the measure over tokens."""
@@ -61,7 +65,8 @@ class DriftScale:
         sums = reduce(torch.zeros(2) if self._sums is None else self._sums)
         self._sums = None
         drift = float(sums[1] / sums[0].clamp_min(1))
-        value = 1.0 if drift <= self.target else (self.target / drift) ** self.power
+        beyond = 0.0 if self.drop else (self.target / max(drift, self.target)) ** self.power
+        value = 1.0 if drift <= self.target else beyond
         return Scale(value=value, measured=drift, threshold=self.target, apply=self.apply, metric="train/drift")
 
     def state_dict(self) -> dict[str, Any]:
