@@ -34,7 +34,7 @@ EXTRAPOLATED = (2e-4, 8)
 """Momentum lengthens their steps."""
 BUDGETS = {
     **dict.fromkeys(
-        ("ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-drift", "poad", "ntpo", "turn-gae"), SEVERAL_UPDATES
+        ("ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-drift", "poad", "ntpo", "turn-gae", "nlu-ppo"), SEVERAL_UPDATES
     ),
     **dict.fromkeys(("bilevel-gae", "dual-discount", "so-grpo", "gspo", "rebn", "minirl"), SEVERAL_UPDATES),
     **dict.fromkeys(("dpo", "iterative-dpo", "ipo", "kto", "tdpo1", "tdpo2", "sppo"), COMPARED),

@@ -71,6 +71,15 @@ def test_more_turns_than_are_told_apart_count_as_the_last() -> None:
     assert table.columns(["tokens", "clipped"], rows=64).tolist() == [[1.0, 1.0]] * 63 + [[17.0, 17.0]]
 
 
+def test_a_dropped_step_is_taken_whole_or_not_at_all() -> None:
+    policy, batch = prepared(0)
+    kl = kl_by_definition(policy, batch)
+    for target, value in [(2 * kl, 1.0), (kl / 2, 0.0)]:
+        scale = DriftScale(target=target, drop=True)
+        observe(scale, policy, batch, Counts.of(batch))
+        assert scale.finish().value == value
+
+
 def test_clips_count_the_tokens_that_were_clipped() -> None:
     policy, batch = prepared(0)
     scale = DriftScale(measure="clips", target=0.01)

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from turnwise.envs.chat.reviews import SUBJECTS, WORDS, write_review
+from turnwise.envs.classify.kinds_of_words import WORDS as KIND_WORDS
+from turnwise.envs.classify.kinds_of_words import Kinds
 from turnwise.envs.registry import make
 from turnwise.envs.tasks.lookup import Lookup
 from turnwise.policy.models import resolve_model
@@ -73,6 +75,14 @@ def test_pico_chat_knows_exactly_the_words_of_reviews():
     tokenizer = build_tokenizer(FAMILIES["pico-chat"])
     texts = [SUBJECTS[7].prompt, write_review(Random(0), SUBJECTS[7])]
     assert [len(tokenizer.encode(text)) for text in texts] == [len(text.split()) for text in texts]
+    assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+
+
+def test_pico_classify_knows_exactly_the_words_of_kinds():
+    assert sorted(FAMILIES["pico-classify"].words) == sorted(KIND_WORDS)
+    tokenizer, env = build_tokenizer(FAMILIES["pico-classify"]), Kinds()
+    texts = [env.reset(seed=1)[0], env.oracle()]
+    assert [len(tokenizer.encode(text)) for text in texts] == [3, 3]
     assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
 
 

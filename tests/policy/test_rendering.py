@@ -10,6 +10,7 @@ from tokenizers import AddedToken, normalizers
 from tests.policy.tokenizers_for_chat import by_letters, chat_tokenizer
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.rendering_templates import TEMPLATES
+from turnwise.sources.demonstrations import spell
 
 KINDS = sorted(TEMPLATES)
 EXCHANGES = [("the river?", "the city"), ("no, the capital", "the country 962"), ("wrong", "<search>x</search>")]
@@ -174,6 +175,20 @@ def test_reasoning_that_the_generation_prompt_opens_belongs_to_the_turn():
     player.say([*by_letters(tokenizer, "hm</think>x"), renderer.end_id])
     assert not player.observe("no").restarts
     assert "assistant\n<think>\nhm</think>x<|im_end|>" in player.text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prefix_begins_every_turn_and_the_history_keeps_it(kind):
+    tokenizer = chat_tokenizer(kind)
+    renderer = Renderer(tokenizer, prefix="<judge>")
+    player = Player(renderer, tokenizer)
+    player.observe("the river?")
+    assert player.text.endswith("<judge>")
+    assert player.say([*by_letters(tokenizer, "x</judge>"), renderer.end_id]) == "x</judge>"
+    assert not player.observe("no").restarts
+    assert f"<judge>x</judge>{renderer.end_text}" in player.text
+    assert player.text.endswith("<judge>")
+    assert spell(renderer, "<judge>x</judge>") == spell(renderer, "x</judge>")  # a demonstration does not say it again
 
 
 def test_a_template_that_leaves_out_whole_turns_still_gives_its_own_text():

@@ -228,3 +228,21 @@ def test_agents_hear_of_the_end_of_a_cancelled_episode():
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(run())
     assert agent.ended == ["Walk:1/0"]
+
+
+class Prompted(Walk):
+    """Says what a turn earns that a limit cuts."""
+
+    def reset(self, seed=None, task=None):
+        observation, info = super().reset(seed=seed, task=task)
+        return observation, {**info, "cut_reward": -3.0}
+
+
+def test_a_turn_that_a_limit_cuts_earns_what_the_environment_said_before_it():
+    (trajectory,), _ = play(Prompted, Tokens(full=0))
+    assert [turn.reward for turn in trajectory.turns] == [-3.0]
+    assert (trajectory.success, trajectory.stop) == (False, StopReason.CONTEXT_FULL)
+    (trajectory,), _ = play(Prompted, Tokens(full=1))
+    assert trajectory.turns[-1].reward == 0.0  # the environment said nothing before its second turn
+    (trajectory,), _ = play(Prompted, Tokens())
+    assert min(turn.reward for turn in trajectory.turns) >= 0.0

@@ -51,6 +51,16 @@ minibatch while the imitation loss is a mean, so beta grows with the minibatch; 
 GRAO (2508.07750): beta 0.5, lam 0.6. The reference answer is the expert's: set source.expert: 1. The text leaves open
 whether the group's mean includes it; here it does, because otherwise the last term would have no part in it.""",
     "kto": "KTO (2402.01306) with a constant anchor in place of the estimated KL.",
+    "poad": """\
+POAD (2405.15821), from its public code: gamma 0.95 between actions and none inside them, lambda 0.95 everywhere, clips
+of 0.2, an entropy bonus of 0.01, and no step for a minibatch whose KL from the sampler is above 0.02. The gradient that
+the code drops still enters the moments of our optimiser. The paper's target network for the critic is not in its code
+and not here.""",
+    "ntpo": "POAD's code with one discount for every token; all else is as in poad.",
+    "nlu-ppo": """\
+Improving NLU with PPO (2410.11020), from its public code, which is that of TRL: the reward at the last token, a KL from
+0.2 on in the reward, reference = adapters off. The paper adapts the KL's coefficient; here it is constant. Adapters
+(rank 16, alpha 32) are a setting of the recipe. Adafactor, rsLoRA and trained biases are not reproduced.""",
     "so-grpo": "Advantage and constants are inferred; only the turn ratio and the scale are published.",
 }
 """What is established about a row and what is our reading; `turnwise explain` prints it."""

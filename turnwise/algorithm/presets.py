@@ -32,6 +32,7 @@ _GRPO: Row = {**_GROUP, "normalizer": "group-std", "weights": "trajectory-mean"}
 _POAD: Row = {
     "critic": {"level": "token", "loss": {"kind": "mse", "clip": 0.2}},
     "normalizer": "batch-tokens",
+    "scale": {"kind": "drift", "target": 0.02, "drop": True},
     "regularizers": [{"kind": "entropy", "coef": 0.01}],
     "minibatches": 4,
 }
@@ -149,6 +150,10 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
             "weights": "trajectory-sum",
             "minibatches": 2,
         },
+    ),
+    "nlu-ppo": (
+        "Token PPO on single answers, with the KL from the first policy in the reward",
+        {**_PPO, "reward": [{"kind": "token-kl", "coef": 0.2}], "weights": "token-mean"},
     ),
     "poad": (
         "Discount between turns, none inside a turn",

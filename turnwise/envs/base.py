@@ -46,6 +46,7 @@ class Env:
     | `success` | last step | did the episode succeed? (missing: reward > 0) |
     | `success` | last step, several seats | a mapping by seat name (missing: the seat's own reward > 0) |
     | `valid` | any step | could the action be parsed and was it allowed? (missing: yes) |
+    | `cut_reward` | before a turn | what the turn earns if a limit cuts it and no step sees it (missing: 0) |
     | `state_key` | any | equal strings mark equal states, for anchor-state credit |
     | `reward_parts` | any step | the named parts that sum to the reward |
     | `scores` | last step | named numbers about the episode; their means become metrics, `rollout/score_<name>` |

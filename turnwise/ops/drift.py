@@ -28,6 +28,8 @@ _FEWEST = 0.02
 def _formula(options: Options) -> str:
     measured = {"kl": "KL(μ ‖ π)", "clips": "clipped share"}[options["measure"]]
     measured = f"max_k {measured}_k" if options["over"] == "turns" else measured
+    if options["drop"]:
+        return f"1 if {measured} ≤ {options['target']:g}, else 0"
     power = "" if options["power"] == 1 else f"^{options['power']:g}"
     return f"min(1, {options['target']:g} / {measured}){power}"
 
@@ -44,14 +46,16 @@ class DriftScale:
 
     The KL (k3, mean over all sampled tokens) is that of the minibatch before the step, so it costs nothing; it counts
     the staleness of the rollout (`max_lag`) too. `measure: clips` takes the share of clipped tokens in its place. A
-    high `power` comes near to stopping a rollout's updates where the bound is met, as early stopping does.
-    `over: turns` takes the mean at the turn index that has drifted furthest, because late turns drift more and are few.
+    high `power` comes near to stopping a rollout's updates where the bound is met, as early stopping does; with `drop`
+    a step beyond the target is not taken at all, as in the code of POAD (2405.15821). `over: turns` takes the mean at
+    the turn index that has drifted furthest, because late turns drift more and are few.
     """
 
     measure: Measure = "kl"
     target: Positive = 0.02
     power: Positive = 1.0
     over: Over = "tokens"
+    drop: bool = False
     apply: Apply = "step"
     _sums_I2: Tensor | None = field(default=None, init=False, repr=False)
     """By turn index: token count, and the sum of the measure over tokens."""
@@ -73,7 +77,8 @@ class DriftScale:
         if self.over == "turns":
             many_N2 = sums_I2[sums_I2[:, 0] > _FEWEST * total_2[0]]
             drift = max(drift, float((many_N2[:, 1] / many_N2[:, 0]).max())) if len(many_N2) else drift
-        value = 1.0 if drift <= self.target else (self.target / drift) ** self.power
+        beyond = 0.0 if self.drop else (self.target / max(drift, self.target)) ** self.power
+        value = 1.0 if drift <= self.target else beyond
         return Scale(value=value, measured=drift, threshold=self.target, apply=self.apply, metric="train/drift")
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """The pico models: Llamas of 60,000 parameters with a word or phrase per token, for studies of hundreds of runs.
 
 `pico` knows the words of `lookup/…` and nothing else, `pico-guess` those of `game/guess-number-…`, `pico-games` those
-of some other games, and `pico-chat` those of `chat/prompts`. They are not shipped but generated from a seed, in a
-second, and are untrained. `pico` is seed 0 and `pico-7` is seed 7.
+of some other games, `pico-chat` those of `chat/prompts`, `pico-classify` those of `classify/kinds`, and
+`pico-actions` those of `actions/…`. They are not shipped but generated from a seed, in a second, and are untrained.
+`pico` is seed 0 and `pico-7` is seed 7.
 """
 
 from __future__ import annotations
@@ -68,11 +69,26 @@ _GAMES = (  # boards of mastermind, hanoi, minesweeper and sudoku, and moves on 
     *(f"\\boxed{{{cell}" for cell in (*_DIGITS, *"ABC")),
     *(f"{cell}}}" for cell in (*_DIGITS, *"ABC")),
 )
+_CLASSIFY = (
+    *("<Judgement>", "</Judgement>", "animal", "plant", "tool", "food"),
+    *("ant", "bear", "cat", "dog", "eel", "fox"),
+    *("fern", "lily", "moss", "oak", "pine", "rose"),
+    *("axe", "drill", "file", "hammer", "rake", "saw"),
+    *("bread", "cake", "jam", "rice", "soup", "stew"),
+    *("blick", "dax", "fep", "gazzer", "kiki", "lorp", "mib", "nonce", "plim", "toma", "wug", "zav", "unsure"),
+)
+_ACTIONS = (
+    *("from", "the", "bridge", "church", "farm", "mill", "school", "tower"),
+    *("left", "right", *map(str, range(1, 19))),
+    *("microwave", "is", "closed", "open", "food", "inside", "done", "put", "on", "plate", "close"),
+)
 FAMILIES = {
     "pico": Family(words=_LOOKUP, context=96, theta=100.0),
     "pico-guess": Family(words=_GUESS, context=160, theta=10_000.0, breaks=r" (?=\d+\.|\\boxed)|(?<=\.) |\n"),
     "pico-games": Family(words=_GAMES, context=640, theta=10_000.0, breaks=r" (?!left:|place,)|\n"),
     "pico-chat": Family(words=_CHAT, context=160, theta=1000.0),
+    "pico-classify": Family(words=_CLASSIFY, context=32, theta=100.0),
+    "pico-actions": Family(words=_ACTIONS, context=96, theta=100.0),
 }
 _NAME = re.compile(rf"({'|'.join(sorted(FAMILIES, key=len, reverse=True))})(?:-(\d+))?")
 

@@ -69,10 +69,12 @@ class Renderer:
         template: str | None = None,
         system: str = "",
         observation_role: str = "user",
+        prefix: str = "",
         options: Mapping[str, Any] | None = None,
     ) -> None:
         """`observation_role` is the role of every observation but the first (Qwen-3 keeps its reasoning before "tool");
-        `options` are variables of the template, such as `{"enable_thinking": False}`."""
+        `prefix` begins every turn in place of the model (`<Judgement>`); `options` are variables of the template, such
+        as `{"enable_thinking": False}`."""
         self.stats = RenderStats()
         self.system, self.observation_role = system, observation_role
         self._tokenizer, self._options = tokenizer, dict(options or {})
@@ -81,6 +83,7 @@ class Renderer:
         self._forbidden_ids = frozenset(self._special_ids.values()) - _unknown_ids(tokenizer)
         longest_first = sorted(self._special_ids, key=len, reverse=True)
         self._special = re.compile("(" + ("|".join(map(re.escape, longest_first)) or r"(?!)") + ")")
+        self._prefix = self.shield(prefix)
         if template in TEMPLATES:
             _require_markers(template, self._special_ids)
         self.end_text, self.opening = self._probe()
@@ -153,7 +156,7 @@ class Renderer:
             **self._options,
         )
         assert isinstance(text, str)
-        return text
+        return text + self._prefix
 
     def showing(self, tools: Sequence[Mapping[str, Any]]) -> Renderer:
         """The same renderer with tools for the template to show; ValueError if it shows none."""
@@ -252,7 +255,7 @@ class Renderer:
 
     def _probe(self) -> tuple[str, str]:
         """What ends a turn (a special token or nothing), and what the generation prompt writes for the model
-        (`<think>` if a template starts the reasoning)."""
+        (`<think>` if a template starts the reasoning, and the prefix)."""
         messages = [{"role": "system", "content": self.shield(self.system)}] if self.system else []
         messages += [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!" + _MARK}]
         messages += [{"role": self.observation_role, "content": "?"}]
@@ -266,8 +269,8 @@ class Renderer:
             ) from error
         if not mark:
             raise ValueError(f"the chat template drops what the model said; {_OTHER_TEMPLATE}")
-        end, opening = self._special.match(tail), _OPEN_REASONING.search(tail)
-        return end[0] if end else "", opening[0] if opening else ""
+        end, opening = self._special.match(tail), _OPEN_REASONING.search(tail.removesuffix(self._prefix))
+        return end[0] if end else "", (opening[0] if opening else "") + self._prefix
 
 
 @dataclass(kw_only=True)

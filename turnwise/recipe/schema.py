@@ -45,6 +45,8 @@ class ModelChoice(Settings):
     template: str | None = None
     """Chat template, for a tokenizer that has none."""
     system: str = ""
+    prefix: str = ""
+    """The beginning of every turn, which the model continues, such as <Judgement>."""
 
     @model_validator(mode="before")
     @classmethod

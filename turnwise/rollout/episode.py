@@ -18,7 +18,7 @@ from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host
 from turnwise.envs.wrappers.named import Choice
 from turnwise.rollout.agents import Action, Agent, View
-from turnwise.types import StopReason, Trajectory, Turn
+from turnwise.types import CUTS, StopReason, Trajectory, Turn
 
 Value = TypeVar("Value")
 
@@ -176,6 +176,8 @@ class Episode:
             if action.text or action.sampled_ids or action.stop is None:
                 seat.add(_turn(action, observation, self._info, seconds))
             if action.stop is not None:
+                if action.stop in CUTS:
+                    seat.pay(float(self._info.get("cut_reward", 0.0)))
                 return self._cut(action.stop, seat, observation)
             observation = await self._step(host, name, seat.turns[-1])
             if self._terminated or self._truncated:

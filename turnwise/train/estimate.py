@@ -274,7 +274,7 @@ def _expert_tokens(recipe: Recipe) -> int | None:
         tokenizer = AutoTokenizer.from_pretrained(
             resolve_model(model.name), local_files_only=True, trust_remote_code=False
         )
-        renderer = Renderer(tokenizer, template=model.template, system=model.system)
+        renderer = Renderer(tokenizer, template=model.template, system=model.system, prefix=model.prefix)
         if recipe.source.prefers:
             read = [preference_groups(part.path or "", renderer, limit=_LINES) for part in recipe.source.mix]
             groups = [group for part in read for group in part]

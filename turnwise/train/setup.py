@@ -89,7 +89,8 @@ def load_policy(recipe: Recipe, source: str | Path | None = None, *, frozen: boo
 
 def make_renderer(recipe: Recipe, policy: TextPolicy) -> Renderer:
     """How the recipe's conversations become tokens."""
-    return Renderer(policy.tokenizer, template=recipe.model.template, system=recipe.model.system)
+    model = recipe.model
+    return Renderer(policy.tokenizer, template=model.template, system=model.system, prefix=model.prefix)
 
 
 def plays_at_all(recipe: Recipe) -> bool:

@@ -1,4 +1,4 @@
-"""Registrations of the tasks: single questions, and key lookup."""
+"""Registrations of the tasks: single questions, key lookup, and actions of unequal length."""
 
 from turnwise.envs.registry import EnvSpec
 
@@ -11,6 +11,16 @@ SPECS: tuple[EnvSpec, ...] = (
             kwargs={"hops": hops},
         )
         for name, hops in {"2hop": (2,), "3hop": (3,), "mixed": (2, 3)}.items()
+    ),
+    EnvSpec(
+        id="actions/two-ways",
+        entry_point="turnwise.envs.tasks.two_ways:TwoWays",
+        summary="A short action that pays 0.9 and a long one that pays 1: which is learned depends on the discount.",
+    ),
+    EnvSpec(
+        id="actions/microwave",
+        entry_point="turnwise.envs.tasks.microwave:Microwave",
+        summary="Open, put, close: three actions of unequal length in at most five turns.",
     ),
     EnvSpec(
         id="math/arithmetic",
