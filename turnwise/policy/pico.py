@@ -125,7 +125,9 @@ def _save(model: PreTrainedModel, folder: Path) -> None:
 
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
-    weights = {name: tensor.contiguous() for name, tensor in revert_weight_conversion(model, model.state_dict()).items()}
+    weights = {
+        name: tensor.contiguous() for name, tensor in revert_weight_conversion(model, model.state_dict()).items()
+    }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 

@@ -27,6 +27,8 @@ class Voice:
     """What an engine in this process samples from where the policy is sharded."""
     mixture: MixedPolicy | None = None
     """What is sampled from where the policy is mixed with its past."""
+    routing: bool = False
+    """Whether its engine reports the experts that tokens go through."""
     version: int = 0
     """Of its weights, where it is frozen."""
 

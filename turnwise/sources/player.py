@@ -227,6 +227,7 @@ class Player:
                 folder=folder,
                 ranks=self._ranks,
                 note=note,
+                routing=voice.routing,
                 mixed=None if voice.mixture is None else Mixed(model=voice.mixture.before.model, mix=voice.mixture.mix),
             )
             for voice in voices

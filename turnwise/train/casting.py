@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from turnwise.algorithm import Need
 from turnwise.cluster.cluster_player import ClusterPlayer
 from turnwise.engine.kinds import IN_PROCESS
 from turnwise.envs.faults import close_quietly
@@ -40,6 +41,7 @@ def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy], *, ranks: Rank
             renderer=make_renderer(recipe_of(recipe, name), policy),
             learns=name in trained,
             copy=policy.twin() if sampled_here and name in sharded else None,
+            routing=name in trained and Need.ROUTING in recipe_of(recipe, name).algorithm.needs,
             mixture=make_mixture(recipe_of(recipe, name).algorithm, policy) if name in trained else None,
         )
         for name, policy in policies.items()
