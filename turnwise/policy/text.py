@@ -131,9 +131,10 @@ class TextPolicy:
         """The trainable parameters by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
-    def twin(self) -> TextPolicy:
-        """A frozen copy of the policy as it is now; what does not train is shared with it."""
-        twin, shared = copy.copy(self), {id(each): each for each in self.model.parameters() if not each.requires_grad}
+    def twin(self, *, shares: bool = True) -> TextPolicy:
+        """A frozen copy of the policy as it is now; what does not train is shared with it, if `shares`."""
+        still = (each for each in self.model.parameters() if shares and not each.requires_grad)
+        twin, shared = copy.copy(self), {id(each): each for each in still}
         twin.model = copy.deepcopy(self.model, shared)
         nn.Module.to(twin.model.requires_grad_(False), self.home)  # the model's own method has the wrong type
         return twin

@@ -241,7 +241,7 @@ class Player:
         engine = self._engines[voice.name]
         if voice.copy is not None:
             with engine.paused():
-                voice.policy.refresh(voice.copy)
+                voice.copy.refresh()
         engine.publish(Weights(named=voice.policy.named_weights), version)
 
     async def _play(self, specs: Sequence[EpisodeSpec], agents: Agents) -> list[Finished]:
