@@ -43,6 +43,7 @@ METRICS = {
     "train/scale_min": "the smallest of them",
     "train/clip_bias": "norm of the clipping bias that set the scale, mean over the updates",
     "train/drift": "distance from the sampler that set a drift scale, mean over the updates",
+    "train/sampler_gap": "KL from the sampler to the policy in the first update (k3): by precision, experts, age",
     "train/extrapolated": "norm of the change that extrapolation added to the weights",
     "train/explained_variance": "1 − Var(return − value) / Var(return) where the critic is trained, before the updates",
     "train/sequences": "sequences in the batch",

@@ -32,6 +32,8 @@ class StopReason(StrEnum):
 
 POLICY = "policy"
 """The name of a recipe's only policy."""
+ANY_EXPERT = -1
+"""In place of a recorded expert: the router chooses."""
 CUTS = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL)
 """Endings by our limits, not by the environment."""
 
@@ -75,8 +77,10 @@ class Turn:
     """Turns with equal keys inside a group started from the same state (anchor-state credit)."""
     restarts: bool = False
     """The history was rewritten, not just extended: `prompt_ids` is a whole prompt and opens a new sequence."""
-    streams: Mapping[str, Sequence[float]] = field(default_factory=dict[str, Sequence[float]])
-    """Numbers for `TokenBatch.extra_T` at the turn's last sampled token, such as the features that it answers."""
+    streams: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
+    """More for `TokenBatch.extra_T`: numbers of the turn's last sampled token, such as the features that it answers; or
+    a row for each token that the sampler ran for this turn, such as its experts. It has not run the last token, so the
+    last row belongs to the one before."""
     sample_seconds: float = 0.0
     env_seconds: float = 0.0
 

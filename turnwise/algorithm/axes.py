@@ -79,6 +79,12 @@ class ScalePart(Protocol):
     def __call__(self) -> StepScale | None: ...
 
 
+class RoutingPart(Protocol):
+    """The experts that a pass must use for every token, `[T, columns]`; None if routers choose."""
+
+    def __call__(self, batch: TokenBatch, /) -> Tensor | None: ...
+
+
 class WeightsPart(Protocol):
     """The weight of every token in a plain sum; a term above the token gets the sum of its tokens' weights."""
 
@@ -137,6 +143,7 @@ MISMATCH = Axis[MismatchPart]("mismatch", "mismatch:MISMATCHES", MismatchPart.__
 SURROGATE = Axis[SurrogatePart]("surrogate", "surrogates:SURROGATES", SurrogatePart.__call__)
 SCALE = Axis[ScalePart]("scale", "scales:SCALES", ScalePart.__call__)
 WEIGHTS = Axis[WeightsPart]("weights", "weights:WEIGHTS", WeightsPart.__call__)
+ROUTING = Axis[RoutingPart]("routing", "routing:ROUTINGS", RoutingPart.__call__)
 REGULARIZERS = Axis[RegularizerPart]("regularizers", "regularizers:REGULARIZERS", RegularizerPart.__call__)
 EXTRAPOLATE = Axis[ExtrapolatePart]("extrapolate", "extrapolations:EXTRAPOLATIONS", ExtrapolatePart.__call__)
 VALUE_LOSS = Axis[ValueLossPart]("value_loss", "values:VALUE_LOSSES", ValueLossPart.__call__)
@@ -145,7 +152,7 @@ _ALL: Mapping[str, Axis[Any]] = {
     axis.name: axis
     for axis in (
         *(SAMPLING, FILTERS, REWARD, ADVANTAGE, NORMALIZER, RATIO, MISMATCH, SURROGATE, SCALE, WEIGHTS),
-        *(REGULARIZERS, EXTRAPOLATE, VALUE_LOSS),
+        *(ROUTING, REGULARIZERS, EXTRAPOLATE, VALUE_LOSS),
     )
 }
 

@@ -61,6 +61,15 @@ _P3O: Row = {
     "minibatches": 4,
 }
 
+_MINIRL: Row = {
+    "sampling": {"kind": "group", "size": 16},
+    "advantage": "group-mean",
+    "ratio": {"kind": "token", "against": "mu"},
+    "surrogate": "mask",
+    "weights": "trajectory-sum",
+    "minibatches": 2,
+}
+
 PRESETS: Mapping[str, tuple[str, Row]] = {
     "ppo": ("Token-level PPO with a token critic", _PPO),
     "turn-ppo": ("PPO with one geometric-mean ratio per turn", {**_PPO, "ratio": "turn"}),
@@ -142,14 +151,15 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
     ),
     "minirl": (
         "Weights against the sampler, mask against the old policy",
-        {
-            "sampling": {"kind": "group", "size": 16},
-            "advantage": "group-mean",
-            "ratio": {"kind": "token", "against": "mu"},
-            "surrogate": "mask",
-            "weights": "trajectory-sum",
-            "minibatches": 2,
-        },
+        _MINIRL,
+    ),
+    "minirl-r2": (
+        "MiniRL that replays the experts of the old policy",
+        {**_MINIRL, "routing": "old"},
+    ),
+    "minirl-r3": (
+        "MiniRL that replays the experts of the sampler",
+        {**_MINIRL, "routing": "recorded"},
     ),
     "nlu-ppo": (
         "Token PPO on single answers, with the KL from the first policy in the reward",

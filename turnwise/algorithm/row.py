@@ -56,6 +56,8 @@ class Algorithm(BaseModel):
     surrogate: Part = Part(kind="ppo-clip")
     scale: Part = NONE
     weights: Part = Part(kind="token-mean")
+    routing: Part = Part(kind="free")
+    """Which experts a mixture-of-experts model uses while it learns."""
     regularizers: tuple[Part, ...] = ()
     extrapolate: Part = NONE
     """What follows all updates of a step."""
@@ -68,7 +70,8 @@ class Algorithm(BaseModel):
     """What forms a group: the tries of one seat at a task, or of all seats that the policy plays."""
 
     @field_validator(
-        *("sampling", "advantage", "normalizer", "ratio", "mismatch", "surrogate", "scale", "weights", "extrapolate"),
+        *("sampling", "advantage", "normalizer", "ratio", "mismatch", "surrogate", "scale", "weights", "routing"),
+        "extrapolate",
         mode="after",
     )
     @classmethod

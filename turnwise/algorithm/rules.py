@@ -84,6 +84,8 @@ def _loss_refusals(row: Algorithm) -> Iterator[str]:
 def _sampling_refusals(row: Algorithm) -> Iterator[str]:
     if Need.PREVIOUS_POLICY in row.needs and row.max_lag > 0:
         yield f"extrapolate={row.extrapolate.kind} samples from two policies that change together; set max_lag to 0"
+    if Need.PREVIOUS_POLICY in row.needs and Trait.NEUTRAL not in row.facts("routing"):
+        yield f"routing={row.routing.kind} replays the experts of one policy, not of a mixture; set routing to free"
 
 
 def _gradient_warnings(row: Algorithm) -> Iterator[str]:
@@ -108,5 +110,7 @@ def _staleness_warnings(row: Algorithm) -> Iterator[str]:
         yield f"surrogate={row.surrogate.kind} is wrong after the first update; set epochs and minibatches to 1"
     if row.max_lag > 0 and Need.SAMPLER not in row.facts("ratio", "mismatch"):
         yield f"max_lag={row.max_lag} leaves stale turns uncorrected; set mismatch to truncated or ratio.against to mu"
+    if Need.OLD_ROUTING in row.needs and row.updates_per_rollout == 1:
+        yield f"routing={row.routing.kind} does nothing with one update per rollout; set minibatches above 1"
     if Trait.NEUTRAL not in row.facts("scale") and row.updates_per_rollout == 1 and row.max_lag == 0:
         yield f"scale={row.scale.kind} does nothing with one update per rollout: the policy is still the sampler"

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from turnwise.engine.attention import Chunk, DecodeAttend, PrefillAttend
+from turnwise.engine.attention import Attend, Chunk, DecodeAttend, PrefillAttend
 from turnwise.engine.contract import Mixed
 from turnwise.engine.memory import CacheShape, SlotCache
 from turnwise.engine.runners import MixedRunner, Runner, make_runner
 from turnwise.engine.sampling import counter_uniform, draw, most_likely, needs_restriction, restrict
 from turnwise.engine.session import Request
+from turnwise.expert_routing import Recording, follow_routing
 from turnwise.residual_stream import widen_residual
 
 
@@ -61,10 +62,17 @@ class Backend(Protocol):
 
 
 def make_backend(
-    model: PreTrainedModel, *, capacity: int, slots: Callable[[CacheShape], int], mixed: Mixed | None = None
+    model: PreTrainedModel,
+    *,
+    capacity: int,
+    slots: Callable[[CacheShape], int],
+    mixed: Mixed | None = None,
+    routing: bool = False,
 ) -> Backend:
-    """The backend for the device that the model is on; mixtures run in plain torch."""
+    """The backend for the device that the model is on; mixtures, and models with experts, run in plain torch."""
     widen_residual(model)
+    if routing:
+        return TorchBackend(model, capacity=capacity, slots=slots, routing=True)
     if mixed is not None:
         widen_residual(mixed.model)
         runner = MixedRunner(make_runner(model, capacity), make_runner(mixed.model, capacity), mixed.mix)
@@ -89,9 +97,10 @@ class TorchBackend:
         capacity: int,
         slots: Callable[[CacheShape], int],
         runner: Runner | None = None,
+        routing: bool = False,
     ) -> None:
         self._runner, self._device = runner or make_runner(model, capacity), model.device
-        shape = self._runner.shape
+        shape = replace(self._runner.shape, experts=_followed(model)) if routing else self._runner.shape
         self.cache = SlotCache(shape, slots=slots(shape), capacity=capacity, device=model.device)
         self._seed_S = torch.zeros(self.cache.slots, dtype=torch.long)
         self._temperature_S = torch.ones(self.cache.slots)
@@ -107,7 +116,7 @@ class TorchBackend:
         slot_N = torch.tensor([chunk.slot for chunk in chunks]).repeat_interleave(length).to(self._device)
         position_N = torch.cat([torch.arange(c.position, c.position + c.length) for c in chunks]).to(self._device)
         attend = PrefillAttend(self.cache, chunks, slot_N, position_N)
-        hidden_N = self._runner.hidden(torch.tensor(ids, device=self._device), position_N, attend)
+        hidden_N = self._run(torch.tensor(ids, device=self._device), slot_N, position_N, attend)
         ready = [(chunk, request) for chunk, request in zip(chunks, completes, strict=True) if request is not None]
         if ready:
             last = torch.tensor([chunk.start + chunk.length - 1 for chunk, _ in ready], device=self._device)
@@ -117,7 +126,7 @@ class TorchBackend:
         slot_B = torch.tensor([request.slot for request in requests], device=self._device)
         position_B = torch.tensor([r.prompt + r.launched - 1 for r in requests], device=self._device)
         id_B = torch.tensor([request.ids[-1] for request in requests], device=self._device)
-        hidden_B = self._runner.hidden(id_B, position_B, DecodeAttend(self.cache, slot_B, position_B))
+        hidden_B = self._run(id_B, slot_B, position_B, DecodeAttend(self.cache, slot_B, position_B))
         self._sample(self._runner.logits(hidden_B), requests, version)
 
     def collect(self, *, wait: bool) -> list[Sampled]:
@@ -126,6 +135,14 @@ class TorchBackend:
 
     def release(self) -> None:
         self.cache.release()
+
+    def _run(self, id_N: Tensor, slot_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
+        if not self.cache.records:
+            return self._runner.hidden(id_N, position_N, attend)
+        recording = Recording()
+        hidden_N = self._runner.hidden(id_N, position_N, attend, recording)
+        self.cache.write_experts(slot_N, position_N, recording.experts())
+        return hidden_N
 
     def _sample(self, logits_BV: Tensor, requests: Sequence[Request], version: int) -> None:
         slot_B = torch.tensor([request.slot for request in requests])
@@ -138,3 +155,13 @@ class TorchBackend:
             params = requests[row].params
             top = most_likely(logits_BV[row], params) if params.top_logprobs else ()
             self._sampled.append(Sampled(request=requests[row], token=token, logprob=logprob, version=version, top=top))
+
+
+def _followed(model: PreTrainedModel) -> int:
+    """How many choices a token has; ValueError if the model has no experts to record."""
+    if columns := follow_routing(model):
+        return columns
+    raise ValueError(
+        f"{type(model).__name__} has no experts that could be recorded; set algorithm.routing=free, or use a "
+        "mixture of experts such as pico-moe"
+    )

@@ -86,6 +86,9 @@ class Completion:
     """The version that computed the oldest keys and values in use: below `versions` if they were kept across a publish.
     None: no older than the tokens."""
     top: Sequence[Sequence[tuple[int, float]]] = field(default_factory=tuple[Sequence[tuple[int, float]], ...])
+    routing: Sequence[Sequence[int]] = ()
+    """If asked for: the experts, all layers in a row, of every token that was run since the last completion of the
+    session. The last sampled token was not run yet."""
 
     @property
     def policy_version(self) -> int:
@@ -158,6 +161,8 @@ class EngineSetup:
     """Shows the user a line."""
     mixed: Mixed | None = None
     """Sample from a mixture; only the built-in engine does."""
+    routing: bool = False
+    """Report the experts that tokens go through."""
 
 
 class Engine(Protocol):

@@ -81,6 +81,7 @@ def _torch_engine(setup: EngineSetup, options: Options) -> TorchEngine:
         memory_bytes=setup.memory_bytes,
         seed=setup.seed,
         mixed=setup.mixed,
+        routing=setup.routing,
         **options,
     )
 

@@ -1,4 +1,4 @@
-"""Storage for keys and values: one slot per session, kept between turns."""
+"""Storage for keys and values, and for the experts of each token: one slot per session, kept between turns."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ class CacheShape:
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    experts: int = 0
+    """Choices of experts that are recorded, in all layers together."""
 
     def bytes_per_slot(self, capacity: int) -> int:
         """Memory of a session that may grow to `capacity` tokens."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * capacity * self.dtype.itemsize
+        kept = 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+        return (kept + self.experts * torch.int16.itemsize) * capacity
 
 
 class SlotCache:
@@ -29,11 +32,12 @@ class SlotCache:
         self.slots, self.capacity, self.device, self._shape = slots, capacity, device, shape
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
+        self._experts: Tensor | None = None
         self.restore()
 
     def release(self) -> None:
         """Free the memory; `restore` before the next use."""
-        self.keys, self.values = [], []
+        self.keys, self.values, self._experts = [], [], None
 
     def restore(self) -> None:
         """Take memory, unless it has it; what was stored is gone."""
@@ -43,6 +47,14 @@ class SlotCache:
                 [torch.zeros(size, dtype=self._shape.dtype, device=self.device) for _ in range(self._shape.layers)]
                 for _ in range(2)
             )
+            if self.records:
+                size = (self.slots + 1, self.capacity, self._shape.experts)
+                self._experts = torch.zeros(size, dtype=torch.int16, device=self.device)
+
+    @property
+    def records(self) -> bool:
+        """Whether it keeps the experts of every token."""
+        return self._shape.experts > 0
 
     @property
     def scratch(self) -> int:
@@ -52,11 +64,22 @@ class SlotCache:
         """Give `target` the first `length` tokens of `source`."""
         for table in (*self.keys, *self.values):
             table[target, :, :length].copy_(table[source, :, :length])
+        if self._experts is not None:
+            self._experts[target, :length] = self._experts[source, :length]
 
     def write(self, layer: int, slot_N: Tensor, position_N: Tensor, key: Tensor, value: Tensor) -> None:
         """Store the new tokens' keys and values, `[N, kv_heads, head_dim]` each."""
         self.keys[layer][slot_N, :, position_N] = key
         self.values[layer][slot_N, :, position_N] = value
+
+    def write_experts(self, slot_N: Tensor, position_N: Tensor, experts_NE: Tensor) -> None:
+        """Store the new tokens' experts."""
+        assert self._experts is not None
+        self._experts[slot_N, position_N] = experts_NE
+
+    def read_experts(self, slot: int, start: int, end: int) -> list[list[int]]:
+        """The experts of some tokens, if they are kept."""
+        return [] if self._experts is None else self._experts[slot, start:end].tolist()
 
 
 def slots_within(budget_bytes: int, shape: CacheShape, capacity: int) -> int:

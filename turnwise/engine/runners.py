@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from turnwise.engine.attention import Attend, Chunk, DecodeAttend, PrefillAttend
 from turnwise.engine.memory import CacheShape, SlotCache
+from turnwise.expert_routing import Routing
 from turnwise.model_attention import (
     ATTENTION,
     Kind,
@@ -29,8 +30,8 @@ class Runner(Protocol):
 
     shape: CacheShape
 
-    def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
-        """Final hidden states `[N, width]`; `attend` stores and reads keys and values."""
+    def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend, routing: Routing | None = None) -> Tensor:
+        """Final hidden states `[N, width]`; `attend` stores and reads keys and values, `routing` follows experts."""
         ...
 
     def logits(self, hidden_B: Tensor) -> Tensor:
@@ -88,7 +89,7 @@ class LlamaRunner:
         self._head: Any = model.get_output_embeddings()
         self._kind = Kind(scale=self._layers[0].self_attn.scaling)
 
-    def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
+    def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend, routing: Routing | None = None) -> Tensor:
         x = functional.embedding(id_N, self._embed.weight).float()  # see residual_stream.py
         cosine, sine = self._rotary(x[None], position_N[None])
         cosine, sine = cosine[0, :, None], sine[0, :, None]
@@ -150,6 +151,7 @@ class _Slots:
 
     shape: CacheShape
     write_and_read: Attend
+    routing: Routing | None = None
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: Kind) -> Tensor:
         """From [1, heads, N, width] each to [1, N, heads, width]."""
@@ -173,9 +175,9 @@ class HookedRunner:
         self._head: Any = model.get_output_embeddings()
         self._softcap: float | None = getattr(model.config.get_text_config(), "final_logit_softcapping", None)
 
-    def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
+    def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend, routing: Routing | None = None) -> Tensor:
         config, usual = self._model.config, self._model.config._attn_implementation
-        slots = _Slots(shape=self.shape, write_and_read=attend)
+        slots = _Slots(shape=self.shape, write_and_read=attend, routing=routing)
         if usual != ATTENTION:  # leave a learner's model unchanged: its thread may be running it now
             config._attn_implementation = ATTENTION
         try:
@@ -198,7 +200,7 @@ class MixedRunner:
         self._first, self._second, self._mix = first, second, mix
         self.shape = replace(first.shape, layers=first.shape.layers + second.shape.layers)
 
-    def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
+    def hidden(self, id_N: Tensor, position_N: Tensor, attend: Attend, routing: Routing | None = None) -> Tensor:
         """Both models' states, side by side."""
         own = self._first.shape.layers
 

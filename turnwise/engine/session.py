@@ -24,6 +24,8 @@ class Session:
     """Step at which it was last used; the longest idle session is evicted first."""
     oldest_version: int = 0
     """Policy version of its oldest keys and values."""
+    reported: int = 0
+    """How many tokens' experts have been reported."""
 
     def drop(self) -> None:
         """Drop the keys and values; the ids stay, so a refill restores them exactly."""
@@ -92,7 +94,7 @@ class Request:
         tail = decode(self.ids[-(longest + 4) :])
         return any(text in tail for text in self.params.stop_strings)
 
-    def completion(self, finish: Finish) -> Completion:
+    def completion(self, finish: Finish, routing: Sequence[Sequence[int]]) -> Completion:
         """The result for the caller."""
         return Completion(
             ids=self.ids,
@@ -101,4 +103,5 @@ class Request:
             finish=finish,
             oldest_version=self.session.oldest_version,
             top=tuple(self.top),
+            routing=routing,
         )

@@ -48,6 +48,7 @@ class TorchEngine:
         recompute: bool = False,
         release: bool = False,
         mixed: Mixed | None = None,
+        routing: bool = False,
     ) -> None:
         config: Any = model.config.get_text_config()
         limit = int(getattr(config, "max_position_embeddings", 0) or 2048)
@@ -66,6 +67,7 @@ class TorchEngine:
             capacity=self.capacity,
             slots=lambda shape: slots_within(memory_bytes, shape, self.capacity),
             mixed=mixed,
+            routing=routing,
         )
         self.slots = self._backend.cache.slots
         self._free = list(range(self.slots - 1, -1, -1))
@@ -300,4 +302,11 @@ class TorchEngine:
         request.ended, state.request, state.touched = True, None, self._steps
         state.filled = min(state.filled, len(state.ids))
         self._serving = [other for other in self._serving if other is not request]
-        request.done(request.completion(finish))
+        request.done(request.completion(finish, self._new_experts(state)))
+
+    def _new_experts(self, state: Session) -> list[list[int]]:
+        """The experts of tokens that were run since the last report; those of tokens run again are not news."""
+        if state.slot is None:
+            return []
+        start, state.reported = state.reported, max(state.reported, state.filled)
+        return self._backend.cache.read_experts(state.slot, start, state.filled)

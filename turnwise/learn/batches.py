@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from turnwise.batch import Scores, TokenBatch
-from turnwise.policy.learnable import Scorer
 from turnwise.ranks import ALONE, Ranks
 
 
@@ -110,13 +109,13 @@ def passes(
 
 @torch.no_grad()
 def score_in_parts(
-    policy: Scorer, batch: TokenBatch, *, tokens: int, temperature: float, in_step: Ranks = ALONE
+    score: Callable[[TokenBatch], Scores], batch: TokenBatch, *, tokens: int, in_step: Ranks = ALONE
 ) -> Tensor:
     """Log-probs of the whole batch, one micro-batch at a time."""
     parts, fillers = passes(batch, tokens=tokens, in_step=in_step)
-    found_T = [policy.score(part, temperature=temperature).logprob_T for part in parts]
+    found_T = [score(part).logprob_T for part in parts]
     for filler in fillers:
-        policy.score(filler.to(batch.ids_T.device), temperature=temperature)
+        score(filler.to(batch.ids_T.device))
     return torch.cat(found_T) if found_T else torch.zeros_like(batch.reward_T)
 
 

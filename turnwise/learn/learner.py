@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from operator import add
 from typing import Any, TypeVar
 
@@ -18,10 +18,10 @@ from turnwise.learn.assessment import assess_pairs
 from turnwise.learn.batches import minibatches, no_scores, nothing, passes, score_in_parts, share_of, split_idle
 from turnwise.learn.extrapolation import make_extrapolation
 from turnwise.learn.optimizer import Optimizer
-from turnwise.learn.provision import require_provided, require_shardable, require_wins, unmet
+from turnwise.learn.provision import require_provided, require_shardable, require_streams, require_wins
 from turnwise.learn.reporting import Reading, Report, Update, badness, reading_of, report_of, summed
 from turnwise.learn.schedule import learning_rate_factor
-from turnwise.learn.scoring import scored
+from turnwise.learn.scoring import replay, scored
 from turnwise.learn.selection import learnt_from
 from turnwise.ops.step_scale import Scale
 from turnwise.ops.weights import Counts
@@ -103,8 +103,7 @@ class Learner:
             return None
         # Packed whole, because what a batch knows of its samplers and cuts must not depend on who has which group.
         batch = share_of(pack(kept, policy=self.name), self.ranks)
-        if batch.mu_T is None and Need.SAMPLER in self.needs:
-            raise ValueError(unmet(self.row, Need.SAMPLER, "these episodes have none"))
+        require_streams(self.row, batch)
         if Need.WINS in self.needs:
             require_wins(self.row, kept)
         batch = self._together(lambda _: scored(self, batch.to(self.policy.device)))
@@ -123,10 +122,14 @@ class Learner:
 
     def score(self, batch: TokenBatch, policy: Scorer | None = None) -> Tensor:
         """Log-probs of the batch's tokens under the current policy, or under `policy`."""
-        tokens, temperature = self.settings.micro_tokens, self.temperature
-        return score_in_parts(
-            policy or self.policy, batch, tokens=tokens, temperature=temperature, in_step=self._in_step
-        )
+        if policy is not None:
+            return self.in_parts(batch, partial(policy.score, temperature=self.temperature))
+        score = partial(self.policy.score, temperature=self.temperature)
+        return self.in_parts(batch, lambda part: score(part, routing=replay(self.row, part)))
+
+    def in_parts(self, batch: TokenBatch, score: Callable[[TokenBatch], Scores]) -> Tensor:
+        """Log-probs of the whole batch, one micro-batch at a time."""
+        return score_in_parts(score, batch, tokens=self.settings.micro_tokens, in_step=self._in_step)
 
     def assess(self, groups: Sequence[Group], *, against: Scorer | None = None) -> dict[str, float]:
         """What it makes of pairs, compared with the reference; without one, with itself when this was first asked."""
@@ -271,6 +274,7 @@ class Learner:
             reverse_kl=Need.KL_FROM_REFERENCE in self.needs,
             reference=self.reference if full_kl else None,
             critic=self.critic,
+            routing=replay(self.row, part),
         )
 
     def _adam(self, parameters: Mapping[str, nn.Parameter], *, weight_decay: float) -> Optimizer:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from turnwise.algorithm import Algorithm, Need
 from turnwise.algorithm.parts import facts
+from turnwise.batch import TokenBatch
 from turnwise.ops.filters import win_probability
 from turnwise.policy.learnable import Policy
 from turnwise.recipe.schema import Train
@@ -14,17 +15,29 @@ from turnwise.types import Group
 _FROM_LEARNER = frozenset(
     {
         *(Need.OLD, Need.SAMPLER, Need.REFERENCE, Need.KL_TO_REFERENCE, Need.KL_FROM_REFERENCE),
-        *(Need.ENTROPY, Need.COLLISION, Need.GRADIENT, Need.ROUTING, Need.WHOLE_GROUPS, Need.ANSWER_SCORES),
-        Need.PREVIOUS_POLICY,
+        *(Need.ENTROPY, Need.COLLISION, Need.GRADIENT, Need.ROUTING, Need.OLD_ROUTING, Need.WHOLE_GROUPS),
+        *(Need.ANSWER_SCORES, Need.PREVIOUS_POLICY),
     }
 )
 """Needs that the learner meets; other parts of the row meet the rest, and `resolve` checks those."""
+
+_NO_EXPERTS = "this model has no experts: use a mixture of experts such as pico-moe"
+_WITHOUT: Mapping[Need, str] = {Need.ROUTING: _NO_EXPERTS, Need.OLD_ROUTING: _NO_EXPERTS}
+"""Why a policy may not provide something."""
 
 
 def require_provided(row: Algorithm, provided: frozenset[Need], why: str = "this policy cannot provide it") -> None:
     """ValueError, naming the part, if a row needs something that is not provided."""
     for need in sorted(row.needs & _FROM_LEARNER - provided):
-        raise ValueError(unmet(row, need, why))
+        raise ValueError(unmet(row, need, _WITHOUT.get(need, why)))
+
+
+def require_streams(row: Algorithm, batch: TokenBatch) -> None:
+    """ValueError, naming the part, if a row needs what the sampler of this batch has not reported."""
+    if batch.mu_T is None and Need.SAMPLER in row.needs:
+        raise ValueError(unmet(row, Need.SAMPLER, "these episodes have none"))
+    if "routing" not in batch.extra_T and Need.ROUTING in row.needs:
+        raise ValueError(unmet(row, Need.ROUTING, "these episodes have none: their engine does not report them"))
 
 
 def require_shardable(row: Algorithm, policy: Policy, settings: Train) -> None:

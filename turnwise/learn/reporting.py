@@ -59,6 +59,8 @@ def report_of(row: Algorithm, batch: TokenBatch, updates: Sequence[Update], *, r
         "train/sequences": float(sum(sequences for sequences, _, _ in shares)),
         "train/tokens": float(sum(tokens for _, tokens, _ in shares)),
     }
+    if "loss/sampler_kl" in (first := updates[0].table.totals()):
+        metrics["train/sampler_gap"] = first["loss/sampler_kl"]
     critic_norms = [update.critic_gradient_norm for update in updates if update.critic_gradient_norm is not None]
     if critic_norms:
         metrics["train/critic_gradient_norm"] = _mean(critic_norms)

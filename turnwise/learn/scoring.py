@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from turnwise.algorithm import Need
-from turnwise.batch import TokenBatch
+from turnwise.algorithm import Algorithm, Need
+from turnwise.algorithm.axes import ROUTING
+from turnwise.algorithm.parts import bind
+from turnwise.batch import Scores, TokenBatch
+from turnwise.expert_routing import Recording, Replay
 
 if TYPE_CHECKING:
     from turnwise.learn.learner import Learner
@@ -18,10 +21,32 @@ if TYPE_CHECKING:
 def scored(learner: Learner, batch: TokenBatch) -> TokenBatch:
     """The batch with the log-probs of the old policy and the reference, and with values."""
     if _asks_for_old(learner):
-        batch = batch.with_(old_T=learner.score(batch, learner.sampler))
+        records = Need.OLD_ROUTING in learner.needs
+        batch = _recorded(learner, batch) if records else batch.with_(old_T=learner.score(batch, learner.sampler))
     if learner.reference is not None:
         batch = batch.with_(ref_T=learner.score(batch, learner.reference))
     return batch if learner.critic is None else _valued(learner, batch)
+
+
+def replay(row: Algorithm, part: TokenBatch) -> Replay | None:
+    """The experts that a pass of the policy must use, if the row says so."""
+    experts_TE = bind(ROUTING, row.routing)(part)
+    return None if experts_TE is None else Replay(experts_TE)
+
+
+def _recorded(learner: Learner, batch: TokenBatch) -> TokenBatch:
+    """The log-probs of the old policy, and the experts that it chose."""
+    found: list[Tensor] = []
+
+    def score(part: TokenBatch) -> Scores:
+        recording = Recording()
+        scores = learner.policy.score(part, temperature=learner.temperature, routing=recording)
+        found.append(recording.experts())
+        return scores
+
+    old_T = learner.in_parts(batch, score)
+    chosen = {"old_routing": torch.cat(found)[: batch.tokens]} if batch.tokens else {}  # fillers come last
+    return batch.with_(old_T=old_T, extra_T={**batch.extra_T, **chosen})
 
 
 def _asks_for_old(learner: Learner) -> bool:

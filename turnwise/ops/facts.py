@@ -31,6 +31,7 @@ class Need(StrEnum):
     ENTROPY = "the entropy of the next-token distribution (Scores.entropy_T)"
     COLLISION = "the collision probability of the next-token distribution (Scores.collision_T)"
     ROUTING = "the experts that the sampler chose (extra_T['routing'])"
+    OLD_ROUTING = "the experts that the policy chose before the first update (extra_T['old_routing'])"
     GRADIENT = "the whole gradient of every weight"
     ANSWER_SCORES = "a number for every answer, from a reward model (Scores.value_T)"
     PREVIOUS_POLICY = "the policy after the updates of the step before, to mix its logits with the present ones"

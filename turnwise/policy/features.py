@@ -164,6 +164,7 @@ class FeaturePolicy(nn.Module):
         reverse_kl: bool = False,
         reference: Any = None,
         critic: Any = None,
+        routing: Any = None,
     ) -> Scores:
         """The policy's scores of the actions taken, and values if it has them; zero elsewhere."""
         token_M = batch.sampled_T.nonzero().squeeze(1)

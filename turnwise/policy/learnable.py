@@ -12,6 +12,7 @@ from turnwise.batch import Scores, TokenBatch
 from turnwise.ops.facts import Need
 
 if TYPE_CHECKING:
+    from turnwise.expert_routing import Routing
     from turnwise.policy.critics import Bins
 
 
@@ -66,6 +67,7 @@ class Policy(Protocol):
         reverse_kl: bool = False,
         reference: Any = None,
         critic: Any = None,
+        routing: Routing | None = None,
     ) -> Scores:
         """What the policy says about the sampled tokens; zero elsewhere."""
         ...

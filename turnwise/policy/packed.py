@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import PreTrainedModel
 
+from turnwise.expert_routing import Routing
 from turnwise.model_attention import Kind, bounded_attention, use_our_attention
 
 try:
@@ -35,13 +36,15 @@ class Layout:
     longest: int
     offset_S: Tensor
     """The first token of each sequence, and one past the last token of all."""
+    routing: Routing | None = None
+    """What the pass does with the choices of experts."""
 
     @classmethod
-    def of(cls, length_S: Tensor) -> Layout:
+    def of(cls, length_S: Tensor, routing: Routing | None = None) -> Layout:
         """The layout of sequences of these lengths. Reads them once from the device."""
         offset_S = torch.cat([length_S.new_zeros(1), length_S.cumsum(0)]).int()
         lengths = tuple(length_S.tolist())
-        return cls(lengths=lengths, longest=max(lengths, default=0), offset_S=offset_S)
+        return cls(lengths=lengths, longest=max(lengths, default=0), offset_S=offset_S, routing=routing)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, kind: Kind) -> Tensor:
         """Causal attention inside each sequence: [1, heads, T, width] to [1, T, heads, width]."""

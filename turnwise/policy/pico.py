@@ -1,9 +1,10 @@
-"""The pico models: Llamas of 60,000 parameters with a word or phrase per token, for studies of hundreds of runs.
+"""The pico models: of 60,000 parameters with a word or phrase per token, for studies of hundreds of runs.
 
 `pico` knows the words of `lookup/…` and nothing else, `pico-guess` those of `game/guess-number-…`, `pico-games` those
 of some other games, `pico-chat` those of `chat/prompts`, `pico-classify` those of `classify/kinds`, and
-`pico-actions` those of `actions/…`. They are not shipped but generated from a seed, in a second, and are untrained.
-`pico` is seed 0 and `pico-7` is seed 7.
+`pico-actions` those of `actions/…`. These are Llamas; `pico-moe` (a Qwen3-MoE) and `pico-mixtral` know the words of
+`pico` and have 8 experts in every layer, of which a token goes through 2. They are not shipped but generated from a
+seed, in a second, and are untrained. `pico` is seed 0 and `pico-7` is seed 7.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from turnwise.cache import cache_folder
 from turnwise.policy.rendering_templates import NANO
 
 if TYPE_CHECKING:  # a name such as `pico-7` is parsed without torch; making a model needs it
-    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 _VERSION = "1"  # part of the folder's name: raise it when the model of a seed changes
 _MARKERS = ("<|pad|>", "<|user|>", "<|agent|>", "<|end|>")
@@ -40,6 +42,10 @@ class Family:
     breaks: str | None = None
     """If tokens are phrases: a regular expression for the blanks and line breaks at which one begins. None: all
     blanks, so that tokens are words."""
+    architecture: str = "llama"
+    """Its name in transformers."""
+    sizes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What its configuration has beside the sizes that all share."""
 
 
 _LOOKUP = (*"abcdefgh", "get", "answer", "error", "right", "wrong", "hops", "from", *"1234")
@@ -82,6 +88,8 @@ _ACTIONS = (
     *("left", "right", *map(str, range(1, 19))),
     *("microwave", "is", "closed", "open", "food", "inside", "done", "put", "on", "plate", "close"),
 )
+_EXPERTS: Mapping[str, Any] = {"num_experts_per_tok": 2, "intermediate_size": 32}
+_QWEN3_MOE: Mapping[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32, "head_dim": 12, "norm_topk_prob": True}
 FAMILIES = {
     "pico": Family(words=_LOOKUP, context=96, theta=100.0),
     "pico-guess": Family(words=_GUESS, context=160, theta=10_000.0, breaks=r" (?=\d+\.|\\boxed)|(?<=\.) |\n"),
@@ -89,6 +97,12 @@ FAMILIES = {
     "pico-chat": Family(words=_CHAT, context=160, theta=1000.0),
     "pico-classify": Family(words=_CLASSIFY, context=32, theta=100.0),
     "pico-actions": Family(words=_ACTIONS, context=96, theta=100.0),
+    "pico-moe": Family(
+        words=_LOOKUP, context=96, theta=100.0, architecture="qwen3_moe", sizes={**_EXPERTS, **_QWEN3_MOE}
+    ),
+    "pico-mixtral": Family(
+        words=_LOOKUP, context=96, theta=100.0, architecture="mixtral", sizes={**_EXPERTS, "num_local_experts": 8}
+    ),
 }
 _NAME = re.compile(rf"({'|'.join(sorted(FAMILIES, key=len, reverse=True))})(?:-(\d+))?")
 
@@ -120,13 +134,17 @@ def pico_folder(name: str) -> Path:
     return folder
 
 
-def _save(model: LlamaForCausalLM, folder: Path) -> None:
+def _save(model: PreTrainedModel, folder: Path) -> None:
     """As `save_pretrained` does, without its progress bar."""
     from safetensors.torch import save_file
+    from transformers.core_model_loading import revert_weight_conversion
 
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
-    save_file(model.state_dict(), folder / "model.safetensors", metadata={"format": "pt"})
+    weights = {
+        name: tensor.contiguous() for name, tensor in revert_weight_conversion(model, model.state_dict()).items()
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def build_tokenizer(family: Family = FAMILIES["pico"]) -> PreTrainedTokenizerFast:
@@ -157,26 +175,28 @@ def build_tokenizer(family: Family = FAMILIES["pico"]) -> PreTrainedTokenizerFas
     )
 
 
-def build_model(seed: int, family: Family = FAMILIES["pico"]) -> LlamaForCausalLM:
+def build_model(seed: int, family: Family = FAMILIES["pico"]) -> Any:
     """A model with random weights that depend only on the seed."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    config = LlamaConfig(
-        vocab_size=len(_MARKERS) + 1 + len(family.words),
-        hidden_size=48,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=family.context,
-        rope_parameters={"rope_type": "default", "rope_theta": family.theta},
-        initializer_range=0.1,
-        tie_word_embeddings=False,
-        pad_token_id=_MARKERS.index("<|pad|>"),
-        bos_token_id=None,
-        eos_token_id=_MARKERS.index("<|end|>"),
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": len(_MARKERS) + 1 + len(family.words),
+        "hidden_size": 48,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": family.context,
+        "rope_parameters": {"rope_type": "default", "rope_theta": family.theta},
+        "initializer_range": 0.1,
+        "tie_word_embeddings": False,
+        "pad_token_id": _MARKERS.index("<|pad|>"),
+        "bos_token_id": None,
+        "eos_token_id": _MARKERS.index("<|end|>"),
+        **family.sizes,
+    }
+    config = AutoConfig.for_model(family.architecture, **sizes)
     with torch.random.fork_rng(devices=[]):  # transformers draws initial weights from the global generator
         torch.manual_seed(seed)
-        return LlamaForCausalLM(config)
+        return AutoModelForCausalLM.from_config(config)

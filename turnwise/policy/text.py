@@ -18,6 +18,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from turnwise.batch import Scores, TokenBatch
 from turnwise.exactness import own_memory
+from turnwise.expert_routing import Routing, follow_routing
 from turnwise.ops.facts import Need
 from turnwise.policy.critics import Bins, Critic, Values
 from turnwise.policy.logprobs import Head, TokenStatistics, token_statistics
@@ -44,9 +45,6 @@ class TextPolicy:
     `TextPolicy.load("runs/my-model", lora=LoraSettings(rank=8))`, or `TextPolicy(model)` around an existing model.
     """
 
-    provides = frozenset(Need) - {Need.ROUTING, Need.ANSWER_SCORES}
-    """What the parts of a row may ask for."""
-
     def __init__(
         self,
         model: PreTrainedModel,
@@ -60,6 +58,9 @@ class TextPolicy:
         if not isinstance(model, PreTrainedModel):
             raise ValueError(f"a TextPolicy wraps a transformers model, not {type(model).__name__}")
         self.model, self.tokenizer, self.has_adapter = model, tokenizer, lora is not None
+        routed = {Need.ROUTING, Need.OLD_ROUTING} if follow_routing(model) else set[Need]()
+        self.provides = frozenset(Need) - {Need.ANSWER_SCORES, Need.ROUTING, Need.OLD_ROUTING} | routed
+        """What the parts of a row may ask for."""
         self.home = model.device
         """Where it runs once it is sharded."""
         own_memory(model, also_aligned=False)
@@ -130,9 +131,10 @@ class TextPolicy:
         """The trainable parameters by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
-    def twin(self) -> TextPolicy:
-        """A frozen copy of the policy as it is now; what does not train is shared with it."""
-        twin, shared = copy.copy(self), {id(each): each for each in self.model.parameters() if not each.requires_grad}
+    def twin(self, *, shares: bool = True) -> TextPolicy:
+        """A frozen copy of the policy as it is now; what does not train is shared with it, if `shares`."""
+        still = (each for each in self.model.parameters() if shares and not each.requires_grad)
+        twin, shared = copy.copy(self), {id(each): each for each in still}
         twin.model = copy.deepcopy(self.model, shared)
         nn.Module.to(twin.model.requires_grad_(False), self.home)  # the model's own method has the wrong type
         return twin
@@ -168,8 +170,8 @@ class TextPolicy:
         """The trunk's output [T, d]; row t has seen the tokens of its sequence up to t itself."""
         return within(self.model, lambda: self._hidden(batch))
 
-    def _hidden(self, batch: TokenBatch) -> Tensor:
-        layout = Layout.of(batch.length_S)
+    def _hidden(self, batch: TokenBatch, routing: Routing | None = None) -> Tensor:
+        layout = Layout.of(batch.length_S, routing)
         self._require_fits(batch, layout)
         return packed_hidden(self.model, batch.ids_T, batch.position_T, layout)
 
@@ -183,11 +185,13 @@ class TextPolicy:
         reverse_kl: bool = False,
         reference: Reference | None = None,
         critic: Critic | None = None,
+        routing: Routing | None = None,
     ) -> Scores:
         """The policy's scores of the sampled tokens; zero elsewhere.
 
         With a `reference`, also the exact KL to it over the vocabulary, and from it with `reverse_kl`; with a `critic`,
-        values. The head runs only for sampled tokens.
+        values. `routing` records or replays the policy's experts; a reference chooses its own. The head runs
+        only for sampled tokens.
         """
         token_M = batch.sampled_T.nonzero().squeeze(1)
         before_M = rows_before(batch, token_M)
@@ -196,7 +200,7 @@ class TextPolicy:
         shared = critic if critic is not None and critic.trunk is None else None
 
         def run() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-            hidden_Td = self._hidden(batch)
+            hidden_Td = self._hidden(batch, routing)
             found = token_statistics(
                 hidden_Td.index_select(0, before_M),
                 self.head,

@@ -61,9 +61,19 @@ def check_together(recipe: Recipe) -> None:
 
 
 def _check_sampler(recipe: Recipe, row: Algorithm) -> None:
-    """A mixture of two policies is sampled where both are in memory."""
-    from turnwise.engine.kinds import IN_PROCESS  # here, because it imports torch
+    """A mixture of two policies is sampled where both are in memory, and only our engine reports experts."""
+    from turnwise.engine.kinds import IN_PROCESS, WIRES  # here, because it imports torch
 
+    if Need.ROUTING in row.needs and recipe.source.plays and recipe.engine.kind in WIRES:
+        raise ValueError(
+            f"algorithm.routing={row.routing.kind} needs the experts that the sampler chose, which "
+            f"engine.kind={recipe.engine.kind} does not report; set engine.kind=torch, or algorithm.routing=old"
+        )
+    if Need.PREVIOUS_POLICY in row.needs and recipe.engine.precision != "same":
+        raise ValueError(
+            f"algorithm.extrapolate={row.extrapolate.kind} samples from the weights of two policies, not from rounded "
+            "copies; set engine.precision=same"
+        )
     if Need.PREVIOUS_POLICY in row.needs and (recipe.engine.kind != IN_PROCESS or recipe.cluster is not None):
         raise ValueError(
             f"algorithm.extrapolate={row.extrapolate.kind} samples from two policies at once, which only the engine in "

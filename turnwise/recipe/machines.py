@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -43,6 +43,9 @@ class EngineChoice(Settings):
     """Servers such as http://127.0.0.1:8100; where several models play, a list for each by its name."""
     start: StartChoice | None = None
     """Start servers on this machine, in place of urls; they end with the run, however it ends."""
+    precision: Literal["same", "bf16", "int8"] = "same"
+    """Of what torch samples from: the learner's own weights, or a copy that every publish refreshes. bf16 computes in
+    bf16; int8 rounds the rows of every matrix to 255 levels. Sampler and learner then differ as in large runs."""
     memory_gib: float = Field(default=0.5, gt=0)
     """Memory for keys and values."""
     options: dict[str, Any] = {}
@@ -61,6 +64,12 @@ class EngineChoice(Settings):
         if value not in ("torch", "turnwise", "vllm", "sglang") and not is_outside(value):
             raise ValueError("choose torch, turnwise, vllm, sglang, or a class as package.module:Class")
         return value
+
+    @model_validator(mode="after")
+    def _own_precision(self) -> Self:
+        if self.precision != "same" and self.kind != "torch":
+            raise ValueError(f"precision={self.precision} is of torch; {self.kind} has its own: set it there")
+        return self
 
     @field_validator("urls")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,7 @@ class Action:
     """The policy that sampled it; an agent without one says nothing that is trained on."""
     policy_version: int = 0
     restarts: bool = False
+    streams: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
     stop: StopReason | None = None
     """Set if the agent cannot continue (context_full, max_tokens): the text is kept, the environment never sees it."""
 

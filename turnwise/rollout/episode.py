@@ -311,5 +311,6 @@ def _turn(action: Action, observation: str, info: Info, seconds: float) -> Turn:
         action=action.text,
         valid=action.stop is None,  # a cut turn is not an action: the environment never sees it
         state_key=info.get("state_key"),
+        streams=action.streams,
         sample_seconds=seconds,
     )

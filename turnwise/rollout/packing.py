@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from turnwise.batch import ENVIRONMENT, POLICY, TokenBatch
-from turnwise.types import Group, StopReason, Trajectory, Turn
+from turnwise.types import ANY_EXPERT, Group, StopReason, Trajectory, Turn
 
 _ROUNDING = 1e-3
 """Half-precision samplers may report a log-prob slightly above 0 for a certain token."""
@@ -102,6 +102,10 @@ class _Columns:
     bootstrap: list[float | None] = field(default_factory=list[float | None])
     streams: dict[str, dict[int, Sequence[float]]] = field(default_factory=dict[str, dict[int, Sequence[float]]])
     """Further streams by name, and by the token that a row of numbers belongs to."""
+    rows: dict[str, list[tuple[int, Sequence[Sequence[int]]]]] = field(
+        default_factory=dict[str, list[tuple[int, Sequence[Sequence[int]]]]]
+    )
+    """Streams of whole numbers for runs of tokens, with the first token of each run."""
     trajectory_names: list[str] = field(default_factory=list[str])
     group_names: list[str] = field(default_factory=list[str])
     seat_names: list[str] = field(default_factory=list[str])
@@ -133,7 +137,7 @@ def _add_trajectory(columns: _Columns, trajectory: Trajectory, group: int) -> No
     _check_ids(f"trajectory {trajectory.id!r}, final_ids", trajectory.final_ids)
     _append(columns, trajectory.final_ids, turn=-1)
     if len(trajectory.final_ids):
-        _add_streams(columns, trajectory.final_streams)
+        _add_streams(columns, trajectory.final_streams, f"trajectory {trajectory.id!r}, final_streams")
 
 
 def _open_sequence(columns: _Columns, trajectory: Trajectory, group: int) -> None:
@@ -162,13 +166,30 @@ def _add_turn(columns: _Columns, turn: Turn, index: int, group: int) -> None:
     _append(columns, turn.prompt_ids, turn=-1)
     _append(columns, turn.sampled_ids, turn=len(columns.turn_sequence) - 1, logprobs=turn.logprobs)
     if len(turn.sampled_ids):
-        _add_streams(columns, turn.streams)
+        _add_streams(columns, turn.streams, where)
 
 
-def _add_streams(columns: _Columns, streams: Mapping[str, Sequence[float]]) -> None:
-    """Numbers of the last token so far."""
+def _add_streams(columns: _Columns, streams: Mapping[str, Sequence[Any]], where: str) -> None:
+    """Numbers of the last token so far, or rows for the tokens before it."""
+    last = len(columns.ids) - 1
     for name, numbers in streams.items():
-        columns.streams.setdefault(name, {})[len(columns.ids) - 1] = numbers
+        if not len(numbers) or not isinstance(numbers[0], list | tuple):
+            columns.streams.setdefault(name, {})[last] = numbers
+        elif len(numbers) >= columns.length[-1]:
+            raise ValueError(
+                f"{where}: {len(numbers)} rows of {name} for a sequence of {columns.length[-1]} tokens, of which the "
+                "last was not run; give one row per token that the sampler ran"
+            )
+        else:
+            columns.rows.setdefault(name, []).append((last - len(numbers), numbers))
+
+
+def _rows(runs: Sequence[tuple[int, Sequence[Sequence[int]]]], tokens: int) -> Tensor:
+    """One row of whole numbers per token; `ANY_EXPERT` where there is none."""
+    stream = torch.full((tokens, len(runs[0][1][0])), ANY_EXPERT, dtype=torch.int16)
+    for start, rows in runs:
+        stream[start : start + len(rows)] = torch.tensor(rows, dtype=torch.int16)
+    return stream
 
 
 def _stream(rows: Mapping[int, Sequence[float]], tokens: int, dtype: torch.dtype) -> Tensor:
@@ -264,7 +285,8 @@ def _to_batch(columns: _Columns, dtype: torch.dtype) -> TokenBatch:
         turns_S=integers(columns.turns),
         kept_S=integers(columns.kept),
         mu_T=torch.tensor(columns.mu, dtype=dtype) if columns.mu_known else None,
-        extra_T={name: _stream(rows, len(columns.ids), dtype) for name, rows in columns.streams.items()},
+        extra_T={name: _stream(rows, len(columns.ids), dtype) for name, rows in columns.streams.items()}
+        | {name: _rows(runs, len(columns.ids)) for name, runs in columns.rows.items()},
         trajectory_names=tuple(columns.trajectory_names),
         group_names=tuple(columns.group_names),
         seat_names=tuple(columns.seat_names),

@@ -80,6 +80,7 @@ class PolicyAgent(Agent):
             policy=self._policy,
             policy_version=completion.policy_version,
             restarts=prompt.restarts,
+            streams={"routing": completion.routing} if completion.routing else {},
             stop=_STOPS.get(completion.finish),
         )
 

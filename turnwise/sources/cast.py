@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from turnwise.policy.mixed_policy import MixedPolicy
 from turnwise.policy.rendering import Renderer
+from turnwise.policy.sampling_copy import SamplingCopy
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.agents import Agent
 from turnwise.types import POLICY
@@ -23,10 +24,12 @@ class Voice:
     label: str = ""
     """Its name in turns; a pool place has the name of its snapshot, such as `rival@20`."""
     learns: bool = False
-    copy: TextPolicy | None = None
-    """What an engine in this process samples from where the policy is sharded."""
+    copy: SamplingCopy | None = None
+    """What an engine in this process samples from where the policy is sharded, or the precision another."""
     mixture: MixedPolicy | None = None
     """What is sampled from where the policy is mixed with its past."""
+    routing: bool = False
+    """Whether its engine reports the experts that tokens go through."""
     version: int = 0
     """Of its weights, where it is frozen."""
 

@@ -227,6 +227,7 @@ class Player:
                 folder=folder,
                 ranks=self._ranks,
                 note=note,
+                routing=voice.routing,
                 mixed=None if voice.mixture is None else Mixed(model=voice.mixture.before.model, mix=voice.mixture.mix),
             )
             for voice in voices
@@ -240,7 +241,7 @@ class Player:
         engine = self._engines[voice.name]
         if voice.copy is not None:
             with engine.paused():
-                voice.policy.refresh(voice.copy)
+                voice.copy.refresh()
         engine.publish(Weights(named=voice.policy.named_weights), version)
 
     async def _play(self, specs: Sequence[EpisodeSpec], agents: Agents) -> list[Finished]:

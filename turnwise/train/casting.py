@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from turnwise.algorithm import Need
 from turnwise.cluster.cluster_player import ClusterPlayer
 from turnwise.engine.kinds import IN_PROCESS
 from turnwise.envs.faults import close_quietly
 from turnwise.envs.registry import make
 from turnwise.learn.extrapolation import make_mixture
 from turnwise.outside import load_class
+from turnwise.policy.sampling_copy import SamplingCopy
 from turnwise.policy.text import TextPolicy
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.loading import newest_weights, one_model
@@ -39,7 +41,8 @@ def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy], *, ranks: Rank
             policy=policy,
             renderer=make_renderer(recipe_of(recipe, name), policy),
             learns=name in trained,
-            copy=policy.twin() if sampled_here and name in sharded else None,
+            copy=_sampling_copy(recipe, policy, needed=sampled_here and name in sharded),
+            routing=name in trained and Need.ROUTING in recipe_of(recipe, name).algorithm.needs,
             mixture=make_mixture(recipe_of(recipe, name).algorithm, policy) if name in trained else None,
         )
         for name, policy in policies.items()
@@ -49,7 +52,7 @@ def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy], *, ranks: Rank
         if choice.agent is not None:
             seats[seat] = ScriptedAgent(make_agent(seat, choice))
         elif choice.pool is not None:
-            seats[seat] = _make_pool(seat, choice, speaking[choice.pool])
+            seats[seat] = _make_pool(recipe, seat, choice, speaking[choice.pool])
         elif choice.checkpoint is not None:
             seats[seat] = speaking.setdefault(choice.checkpoint, _load_voice(recipe, choice.checkpoint))
         else:
@@ -111,11 +114,19 @@ def make_agent(seat: str, choice: SeatChoice) -> Agent:
         raise ValueError(f"seats.{seat}.options: {choice.agent} cannot be made from them: {error}") from error
 
 
-def _make_pool(seat: str, choice: SeatChoice, voice: Voice) -> Pool:
-    places = [
-        Voice(name=f"{seat}@{place}", policy=voice.policy.twin(), renderer=voice.renderer, label=f"{voice.name}@0")
-        for place in range(choice.keep)
-    ]
+def _sampling_copy(recipe: Recipe, policy: TextPolicy, *, needed: bool = False) -> SamplingCopy | None:
+    """What to sample from in place of the policy; None: the policy itself."""
+    precision = recipe.engine.precision
+    return SamplingCopy(policy, precision) if needed or precision != "same" else None
+
+
+def _make_pool(recipe: Recipe, seat: str, choice: SeatChoice, voice: Voice) -> Pool:
+    places: list[Voice] = []
+    for place in range(choice.keep):
+        policy = voice.policy.twin()
+        copied = _sampling_copy(recipe, policy)
+        name, label = f"{seat}@{place}", f"{voice.name}@0"
+        places.append(Voice(name=name, policy=policy, renderer=voice.renderer, label=label, copy=copied))
     return Pool(of=voice.name, every=choice.every, places=places, held={0: places[0]})
 
 
@@ -123,7 +134,8 @@ def _load_voice(recipe: Recipe, folder: str) -> Voice:
     """A model from a checkpoint or a run, loaded like the recipe's own."""
     source = one_model(newest_weights(Path(folder))) if (Path(folder) / META).is_file() else Path(folder)
     policy = load_policy(recipe, source, frozen=True)
-    return Voice(name=folder, policy=policy, renderer=make_renderer(recipe, policy))
+    renderer = make_renderer(recipe, policy)
+    return Voice(name=folder, policy=policy, renderer=renderer, copy=_sampling_copy(recipe, policy))
 
 
 def require_seats(recipe: Recipe) -> None:

@@ -152,12 +152,18 @@ def memory_by_part(recipe: Recipe, length: int, device: str) -> dict[str, int]:
         weights = shape.parameters * PRECISIONS[choice.model.dtype].itemsize
         memory = {"weights": weights} if choice.frozen else _memory(own, shape, length, device)
         adapted = choice.model.lora is not None  # its base is shared
+        memory["sampler's copy"] = _copied_bytes(recipe, shape.parameters, weights) if samples_here else 0
         memory["pools"] = 0 if adapted else weights * sum(keep for of, keep in pools if of == name)
         parts |= {f"{name}: {part}" if recipe.policies else part: size for part, size in memory.items()}
     if samples_here and recipe.engine.options.get("release") and not recipe.algorithm.max_lag:
         passing = sum(size for part, size in parts.items() if part.endswith(_PASSING))
         parts["engine"] = max(0, parts["engine"] - passing)
     return parts
+
+
+def _copied_bytes(recipe: Recipe, parameters: int, weights: int) -> int:
+    """Of what is sampled from, if not the learner's own weights; int8 is computed with like the weights."""
+    return {"same": 0, "bf16": 2 * parameters, "int8": weights}[recipe.engine.precision]
 
 
 def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str, int]:
