@@ -16,6 +16,40 @@ ENVIRONMENT, POLICY = 0, 1
 """Source ids of tokens: written by the environment (prompts, tools, other speakers), or sampled by the policy."""
 
 
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count, mean and population variance of some numbers."""
+
+    count: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+
+    @classmethod
+    def of(cls, values: Tensor) -> Moments:
+        if not values.numel():
+            return cls()
+        return cls(values.numel(), float(values.mean()), float(values.var(correction=0)))
+
+    @classmethod
+    def pooled(cls, shares: Sequence[Moments]) -> Moments:
+        """Those of all numbers together. No term is negative, so nothing cancels."""
+        total = sum(share.count for share in shares)
+        weights = [share.count / max(total, 1) for share in shares]
+        mean = sum(weight * share.mean for weight, share in zip(weights, shares, strict=True))
+        spreads = [share.variance + (share.mean - mean) ** 2 for share in shares]
+        return cls(total, mean, sum(weight * spread for weight, spread in zip(weights, spreads, strict=True)))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Remembered:
+    """What the learner remembers of a run, for reward parts that ask for it."""
+
+    returns: Moments | None = None
+    """Of all trajectories so far, this batch included, on all ranks."""
+    kl_coef: float | None = None
+    """The present coefficient of an adaptive KL."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenBatch:
     """A packed, padding-free batch with its turn structure.
@@ -76,6 +110,7 @@ class TokenBatch:
     """Weight for sampler ≠ trainer; zero: rejected, and excluded from every denominator."""
     extra_T: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """More streams by name: routing to replay, vocabulary statistics, teacher log-probs."""
+    history: Remembered | None = None
     credited: bool = False
     """Whether `compute_credit` has run: it transforms rewards, which must not happen twice."""
     trajectory_names: tuple[str, ...] = ()

@@ -10,12 +10,12 @@ from hypothesis import given
 from torch import Tensor
 
 from tests.ops.batches import Case, cases, close, ragged, random_case
-from turnwise.batch import TokenBatch
+from turnwise.batch import Moments, Remembered, TokenBatch
 from turnwise.ops.advantages import ADVANTAGES, return_to_go
 from turnwise.ops.mismatch import masked, truncated, veto
 from turnwise.ops.normalizers import NORMALIZERS
 from turnwise.ops.ratios import RATIOS
-from turnwise.ops.rewards import overlong, token_kl
+from turnwise.ops.rewards import overlong, running, token_kl
 from turnwise.ops.weights import WEIGHTS, Counts
 from turnwise.ranks import alone
 from turnwise.rollout.packing import pack
@@ -40,6 +40,7 @@ OPS: dict[str, Op] = {
     },
     **{f"weights {kind}": lambda b, _, op=op: op(b, Counts.of(b)) for kind, op in WEIGHTS.items()},
     "reward token-kl": lambda b, _: token_kl(b),
+    "reward running": lambda b, _: running(b.with_(history=Remembered(returns=Moments(9, 0.3, 0.5))), clip=0.8),
     "reward overlong": lambda b, _: overlong(b, limit=6, margin=5),
 }
 

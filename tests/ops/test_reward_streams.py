@@ -8,9 +8,10 @@ from hypothesis import given
 
 from tests.ops import reference
 from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, make_groups, ragged
+from turnwise.batch import Moments, Remembered, TokenBatch
 from turnwise.ops.filters import errored, zero_variance
 from turnwise.ops.filters import overlong as overlong_filter
-from turnwise.ops.rewards import overlong, token_kl
+from turnwise.ops.rewards import next_kl_coef, overlong, running, token_kl
 from turnwise.sources.rollout_metrics import read_rollout
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
@@ -28,6 +29,62 @@ def test_token_kl_by_hand():
     batch = make_case([[EpisodeShape(turns=[TurnShape(sampled=2, reward=1.0)])]]).batch
     batch = batch.with_(ref_T=known(batch.old_T) - 0.5)
     close(token_kl(batch, coef=0.1), [0.0, -0.05, 0.95])  # 0.1 · 0.5 off each sampled token
+
+
+def remembered(rewards: Sequence[float], past: Moments, **options: bool | float) -> list[float]:
+    """What is left of one-token episodes with these rewards."""
+    shapes = [[EpisodeShape(turns=[TurnShape(sampled=1, reward=reward)])] for reward in rewards]
+    batch = make_case(shapes).batch.with_(history=Remembered(returns=past))
+    return running(batch, **options)[batch.sampled_T].tolist()  # pyright: ignore[reportArgumentType]
+
+
+def test_running_rewards_by_hand():
+    past = Moments(count=4, mean=2.0, variance=0.25)
+    assert remembered([2.0, 3.0, 1.75], past) == [0.0, 2.0, -0.5]
+    assert remembered([2.0, 3.0, 1.75], past, clip=0.8) == pytest.approx([0.0, 0.8, -0.5])
+    assert remembered([2.0, 3.0, -1.0], past, center=False) == [4.0, 6.0, -2.0]
+    assert remembered([2.0, 0.2, -1.0], past, center=False, clip=0.8) == pytest.approx([0.8, 0.4, -0.8])
+
+
+@pytest.mark.parametrize("past", [Moments(1, 3.0, 0.0), Moments(5000, 3.0, 1e-13), Moments(9, 0.0, 0.0)])
+def test_returns_without_any_spread_are_not_blown_up(past: Moments):
+    assert remembered([past.mean, past.mean + 1e-7], past) == [0.0, 0.0]
+    assert remembered([3.0], past, center=False) == [3.0]
+
+
+def test_running_rewards_keep_their_turns_and_the_last_token_gets_the_rest():
+    turns = [TurnShape(sampled=2, reward=1.0), TurnShape(sampled=1), TurnShape(sampled=1, reward=2.0, restarts=True)]
+    batch = make_case([[EpisodeShape(turns=turns)]]).batch.with_(history=Remembered(returns=Moments(3, 1.0, 4.0)))
+    close(running(batch)[batch.sampled_T], [0.0, 0.5, 0.0, 0.5])  # 3 in all: (3 − 1) / 2 is 1
+    close(running(batch, clip=0.8)[batch.sampled_T], [0.0, 0.5, 0.0, 0.3])
+
+
+def test_after_token_kl_only_the_return_is_scaled():
+    batch = make_case([[EpisodeShape(turns=[TurnShape(sampled=2, reward=3.0)])]]).batch
+    batch = batch.with_(ref_T=known(batch.old_T) - 0.5, history=Remembered(returns=Moments(3, 1.0, 4.0)))
+    scaled: TokenBatch = batch.with_(reward_T=running(batch))
+    close(token_kl(scaled, coef=0.1), [0.0, -0.05, 0.95])
+
+
+def test_the_coefficient_of_an_adaptive_kl_follows_its_target():
+    assert next_kl_coef(0.2, 6.0, target=6.0, gain=0.1) == pytest.approx(0.2)
+    assert next_kl_coef(0.2, 6.6, target=6.0, gain=0.1) == pytest.approx(0.2 * 1.01)
+    assert next_kl_coef(0.2, 60.0, target=6.0, gain=0.1) == pytest.approx(0.2 * 1.02)  # at most a fifth counts
+    assert next_kl_coef(0.2, -3.0, target=6.0, gain=0.1) == pytest.approx(0.2 * 0.98)
+
+
+def test_an_adaptive_kl_pays_by_the_present_coefficient():
+    batch = make_case([[EpisodeShape(turns=[TurnShape(sampled=2, reward=1.0)])]]).batch
+    batch = batch.with_(ref_T=known(batch.old_T) - 0.5, history=Remembered(kl_coef=0.2))
+    close(token_kl(batch, coef=0.1, target=6.0), [0.0, -0.1, 0.9])
+
+
+def test_parts_name_the_history_that_they_miss():
+    batch = make_case([[EpisodeShape()]]).batch
+    with pytest.raises(ValueError, match=r"history\.returns is not assigned"):
+        running(batch)
+    with pytest.raises(ValueError, match=r"history\.kl_coef is not assigned"):
+        token_kl(batch, target=6.0)
 
 
 @ragged

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turnwise.algorithm.parts import function_of, is_silent
+from turnwise.algorithm.parts import facts, function_of, is_silent
 from turnwise.algorithm.row import Algorithm
 from turnwise.ops.facts import Need, Trait, objections
 from turnwise.outside import is_unread
@@ -17,10 +17,10 @@ from turnwise.outside import is_unread
 def resolve(row: Algorithm) -> list[str]:
     """Raise ValueError if the row is impossible; else return its warnings."""
     refusals = [*_of_parts(row, fatal=True), *_credit_refusals(row), *_value_refusals(row), *_loss_refusals(row)]
-    refusals += _sampling_refusals(row)
+    refusals += [*_reward_refusals(row), *_sampling_refusals(row)]
     if refusals:
         raise ValueError(f"algorithm {row.name!r}: " + "\n".join(refusals))
-    return [*_gradient_warnings(row), *_staleness_warnings(row), *_of_parts(row, fatal=False)]
+    return [*_reward_warnings(row), *_gradient_warnings(row), *_staleness_warnings(row), *_of_parts(row, fatal=False)]
 
 
 def _of_parts(row: Algorithm, *, fatal: bool) -> Iterator[str]:
@@ -56,6 +56,18 @@ def _credit_refusals(row: Algorithm) -> Iterator[str]:
             f"normalizer={row.normalizer.kind} needs one advantage per turn; {row.advantage.kind} gives one per token: "
             "use batch-tokens"
         )
+
+
+def _reward_refusals(row: Algorithm) -> Iterator[str]:
+    controlled = [part.kind for part in row.reward if Need.KL_CONTROL in facts("reward", part)]
+    if len(controlled) > 1:
+        yield f"reward has {' and '.join(controlled)} with a target each, but there is one coefficient; remove one"
+
+
+def _reward_warnings(row: Algorithm) -> Iterator[str]:
+    for place, part in enumerate(row.reward):
+        if place > 0 and Need.REWARD_HISTORY in facts("reward", part):
+            yield f"reward={part.kind} compares with returns as they were played; place it before {row.reward[0].kind}"
 
 
 def _value_refusals(row: Algorithm) -> Iterator[str]:

@@ -20,6 +20,7 @@ from turnwise.learn.extrapolation import make_extrapolation
 from turnwise.learn.optimizer import Optimizer
 from turnwise.learn.provision import require_provided, require_shardable, require_streams, require_wins
 from turnwise.learn.reporting import Reading, Report, Update, badness, reading_of, report_of, summed
+from turnwise.learn.run_history import RunHistory
 from turnwise.learn.schedule import learning_rate_factor
 from turnwise.learn.scoring import replay, scored
 from turnwise.learn.selection import learnt_from
@@ -86,6 +87,7 @@ class Learner:
         self.extrapolation = make_extrapolation(row, policy, self.optimizer, mixture)
         self.sampler = None if self.extrapolation is None else self.extrapolation.sampler
         """Who samples, if not the policy itself."""
+        self.history = RunHistory(row)
         self.updates = 0
         """Optimiser steps so far; the critic's warm-up uses it."""
         self.rate_factor = 1.0
@@ -107,7 +109,10 @@ class Learner:
         if Need.WINS in self.needs:
             require_wins(self.row, kept)
         batch = self._together(lambda _: scored(self, batch.to(self.policy.device)))
-        return self._together(lambda reduce: compute_credit(self.row, batch, reduce=reduce))
+        batch = self.history.told(batch, self.ranks)
+        batch = self._together(lambda reduce: compute_credit(self.row, batch, reduce=reduce))
+        self.history.keep(batch, self.ranks)
+        return batch
 
     def learn(self, batch: TokenBatch, step: int, allows: Allows | None = None) -> Report:
         """All optimiser steps that the row takes on one batch."""
@@ -313,11 +318,12 @@ class Learner:
     def state_dict(self) -> dict[str, Any]:
         """The state that is not in tensors."""
         scale = None if self.scale is None else self.scale.state_dict()
-        return {"updates": self.updates, "scale": scale}
+        return {"updates": self.updates, "scale": scale, "history": self.history.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore from `state_dict()`."""
         self.updates = int(state["updates"])
+        self.history.load_state_dict(state.get("history", {}))
         if self.scale is not None and state["scale"] is not None:
             self.scale.load_state_dict(state["scale"])
 

@@ -8,10 +8,9 @@ from functools import reduce
 from operator import add
 from typing import Literal
 
-from torch import Tensor
-
 from turnwise.algorithm import Algorithm, Loss
-from turnwise.batch import TokenBatch
+from turnwise.batch import Moments, TokenBatch
+from turnwise.learn.run_history import history_metrics
 from turnwise.ops.diagnostics import TurnTable
 from turnwise.ops.step_scale import Scale
 from turnwise.ops.values import valued_tokens
@@ -70,7 +69,7 @@ def report_of(row: Algorithm, batch: TokenBatch, updates: Sequence[Update], *, r
         metrics["train/scale"] = _mean([scale.value for scale in scales])
         metrics["train/scale_min"] = min(scale.value for scale in scales)
         metrics[scales[0].metric] = _mean([scale.measured for scale in scales])
-    return Report(metrics=metrics, turns=table.rows())
+    return Report(metrics=metrics | history_metrics(batch.history), turns=table.rows())
 
 
 def reading_of(loss: Loss) -> Reading:
@@ -102,32 +101,8 @@ def _errors_of(batch: TokenBatch, level: Literal["none", "token", "turn"]) -> tu
 
 
 def _explained(shares: Sequence[tuple[Moments, Moments]]) -> float:
-    spread = variance([returns for returns, _ in shares])
-    return 1 - variance([errors for _, errors in shares]) / spread if spread > _EQUAL else 0.0
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Count, mean and population variance of some numbers."""
-
-    count: int = 0
-    mean: float = 0.0
-    variance: float = 0.0
-
-    @classmethod
-    def of(cls, values: Tensor) -> Moments:
-        if not values.numel():
-            return cls()
-        return cls(values.numel(), float(values.mean()), float(values.var(correction=0)))
-
-
-def variance(shares: Sequence[Moments]) -> float:
-    """The population variance of numbers that are dealt over shares; 0 if there are none."""
-    total = sum(share.count for share in shares)
-    weights = [share.count / max(total, 1) for share in shares]
-    mean = sum(weight * share.mean for weight, share in zip(weights, shares, strict=True))
-    spreads = [share.variance + (share.mean - mean) ** 2 for share in shares]
-    return sum(weight * spread for weight, spread in zip(weights, spreads, strict=True))
+    spread = Moments.pooled([returns for returns, _ in shares]).variance
+    return 1 - Moments.pooled([errors for _, errors in shares]).variance / spread if spread > _EQUAL else 0.0
 
 
 def badness(norm: float) -> tuple[bool, float]:

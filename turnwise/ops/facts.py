@@ -37,6 +37,9 @@ class Need(StrEnum):
     PREVIOUS_POLICY = "the policy after the updates of the step before, to mix its logits with the present ones"
     PREVIOUS_WEIGHTS = "the weights after the updates of the step before, before extrapolation"
     MERIT = "how good each trajectory was: its return or its win probability"
+    REWARD_HISTORY = "mean and spread of all returns so far (history.returns)"
+    KL_CONTROL = "a coefficient that follows the KL to the reference (history.kl_coef)"
+    """Of a part with the options coef, target and gain."""
     WINS = "win probabilities (extra_T['wins'])"
     WHOLE_GROUPS = "whole groups in every minibatch, micro-batch and rank"
     CLIPPING = "a surrogate that clips"
@@ -96,7 +99,10 @@ _FORMULAS: dict[Any, Callable[[Options], str]] = {}
 
 
 def declares(*facts: Fact, **when: Any) -> Callable[[Part], Part]:
-    """Declare facts about a part; with options given, only when the part has exactly these."""
+    """Declare facts about a part; with options given, only when the part has exactly these, or what they accept.
+
+    `declares(Need.KL_CONTROL, target=is_given)` calls `is_given` with the option.
+    """
 
     def note(part: Part) -> Part:
         _DECLARED[part].append(_Declaration(facts=frozenset(facts), when=when))
@@ -128,8 +134,19 @@ def formula(write: Callable[[Options], str]) -> Callable[[Part], Part]:
 def facts_of(part: Callable[..., Any], options: Options) -> frozenset[Fact]:
     """What a part with these options has declared."""
     declared = [each for named in _family(part) for each in _DECLARED.get(named, ())]
-    fitting = [each.facts for each in declared if all(options.get(name) == value for name, value in each.when.items())]
+    fitting = [
+        each.facts for each in declared if all(_fits(options.get(name), wanted) for name, wanted in each.when.items())
+    ]
     return frozenset[Fact]().union(*fitting)
+
+
+def is_given(option: Any) -> bool:
+    """Whether an option that may be None is set."""
+    return option is not None
+
+
+def _fits(option: Any, wanted: Any) -> bool:
+    return bool(wanted(option) if callable(wanted) else option == wanted)
 
 
 def has_declared(part: Callable[..., Any]) -> bool:
