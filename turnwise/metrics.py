@@ -26,7 +26,7 @@ METRICS = {
     "source/level": "mean level of the step's tasks: the stage of a curriculum, or the success measured before",
     "source/refilled": "further tasks that were played because the filters left nothing of others",
     "source/missing": "groups that are missing from a full batch all the same",
-    "source/second": "further tries at hard tasks",
+    "source/extra": "further tries at tasks that few of the first tries solved",
     "loss/policy": "the surrogate's part of the loss",
     "loss/value": "the critic's part of the loss",
     **{f"loss/{kind}_term": f"the {kind} regulariser's part of the loss" for kind in REGULARIZERS},

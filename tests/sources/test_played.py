@@ -1,14 +1,15 @@
-"""What the policy plays in a step: refilled batches, second helpings, and the expert as a member of each group."""
+"""What the policy plays in a step: refilled batches, further tries, and the expert as a member of each group."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 
 from tests.train.small_envs import WANTED
 from tests.train.small_runs import ENVS, played, rows, run, small_recipe, trajectories
-from turnwise.algorithm import apply_filters, explain, preset
+from turnwise.algorithm import apply_filters, compute_credit, explain, preset
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.packing import pack
@@ -63,17 +64,50 @@ def test_the_first_tasks_of_a_refilled_step_are_followed_by_new_ones_in_every_st
     assert len(set(seeds)) == len(seeds)
 
 
-def test_hard_tasks_get_a_second_helping_in_their_own_group(sources: Any) -> None:
-    sampling = {"kind": "group", "size": 4, "second": 3, "hard": 0.0}
-    source = sources({"algorithm": {"preset": "grpo", "sampling": sampling}, "rollout": {"episodes": 32}})
+def test_hard_tasks_are_tried_again_in_their_own_group(sources: Any) -> None:
+    source = sources({"algorithm": {"preset": "dars-et", "sampling": {"size": 4}}, "rollout": {"episodes": 32}})
     groups = source.groups(1)
-    hard = [group for group in groups if not any(each.success for each in group.trajectories[:4])]
-    assert 0 < len(hard) < 8
-    assert [len(group.trajectories) for group in groups] == [7 if group in hard else 4 for group in groups]
-    assert source.metrics() == {"source/second": 3.0 * len(hard)}
+    first = [sum(each.success for each in group.trajectories[:4]) for group in groups]
+    assert {0, 1} <= set(first)
+    assert [len(group.trajectories) for group in groups] == [4 + {0: 6, 1: 2}.get(count, 0) for count in first]
+    assert source.metrics() == {"source/extra": float(sum(len(group.trajectories) - 4 for group in groups))}
     ids = [each.id for each in trajectories(groups)]
     assert len(set(ids)) == len(ids)
     assert all(each.id.startswith(f"{group.id}/") for group in groups for each in group.trajectories)
+
+
+def test_further_tries_of_all_rounds_of_a_step_share_one_budget(sources: Any) -> None:
+    sampling = {"size": 4, "budget": 30, "refill": 3}
+    source = sources({"algorithm": {"preset": "dars-hw", "sampling": sampling}, "rollout": {"episodes": 16}})
+    for step in (1, 2):
+        groups = source.groups(step)
+        assert len(groups) > 4
+        assert source.metrics()["source/extra"] == 30.0 == sum(len(group.trajectories) - 4 for group in groups)
+
+
+def test_the_expert_comes_after_all_further_tries(sources: Any) -> None:
+    sampling = {"size": 4, "most": 8}
+    changes = {"algorithm": {"preset": "dars-et", "sampling": sampling}, "source": {"expert": 1}}
+    groups = sources({**changes, "rollout": {"episodes": 32}}).groups(1)
+    assert {7, 9} <= {len(group.trajectories) for group in groups}
+    for group in groups:
+        assert [is_own(each) for each in group.trajectories] == [True] * (len(group.trajectories) - 1) + [False]
+    assert len({each.id for each in trajectories(groups)}) == len(trajectories(groups))
+
+
+def test_a_pooled_group_is_credited_by_its_own_mean_and_dropped_if_all_its_tries_are_alike(sources: Any) -> None:
+    row = preset("dars-et").override({"sampling": {"size": 4, "most": 8}})
+    groups = sources({"algorithm": row.model_dump(), "rollout": {"episodes": 32}}).groups(1)
+    kept = apply_filters(row, groups)
+    assert 0 < len(kept) < len(groups)
+    assert {len(group.trajectories) for group in kept} == {6, 8}
+    batch = compute_credit(row, pack(kept))
+    assert batch.advantage_T is not None
+    for number, group in enumerate(kept):
+        rewards = [each.reward for each in group.trajectories]
+        own_T = (batch.group_S == number)[batch.sequence_T] & batch.sampled_T
+        expected = {round(reward - fmean(rewards), 5) for reward in rewards}
+        assert {round(float(each), 5) for each in batch.advantage_T[own_T]} == expected
 
 
 def test_the_expert_joins_each_group_with_tokens_whose_sampler_is_unknown(sources: Any) -> None:
@@ -124,8 +158,8 @@ def test_a_refilled_run_records_what_it_played(tmp_path: Path) -> None:
             "sampling.refill looks at a step's episodes .* set algorithm.max_lag=0 or algorithm.sampling.refill=null",
         ),
         (
-            {"algorithm": {"preset": "grpo", "max_lag": 1, "sampling": {"second": 2}}},
-            "sampling.second looks at a step's episodes before it plays more",
+            {"algorithm": {"preset": "dars-et", "max_lag": 1}},
+            "sampling looks at a step's episodes .* set algorithm.max_lag=0 or algorithm.sampling=group",
         ),
         ({"algorithm": "minirl", "source": {"expert": 1}}, "source.expert adds tokens whose sampler is unknown"),
         ({"source": {"experts": 1}}, "unknown key source.experts; did you mean source.expert?"),

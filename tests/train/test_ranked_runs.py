@@ -93,3 +93,14 @@ def test_an_expert_plays_each_of_its_episodes_once_for_all_ranks(tmp_path: Path)
     for group in played(run.path, 2):
         own = [each for each in group.trajectories if each.turns[0].logprobs is not None]
         assert (len(own), len(group.trajectories)) == (8, 9)
+
+
+def test_ranks_agree_on_who_is_tried_again_and_share_one_budget(tmp_path: Path) -> None:
+    algorithm = {"preset": "dars-et", "sampling": {"size": 4, "budget": 10}}
+    outcomes, run, _ = run_on(2, tmp_path / "run", {"algorithm": algorithm, "train": {"steps": 2}})
+    assert all(torch.equal(outcomes[0][1][name], outcomes[1][1][name]) for name in outcomes[0][1])
+    assert [row["source/extra"] for row in lines(run.metrics.path)] == [10.0, 10.0]
+    for step in (1, 2):
+        sizes = [len(group.trajectories) for group in played(run.path, step)]
+        assert sum(sizes) == 26
+        assert len(set(sizes)) > 1

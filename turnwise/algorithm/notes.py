@@ -19,6 +19,10 @@ _APO_NOTE = """\
 APO (2410.06293): the step is exact for softmax policies that are linear in their parameters; for networks it is an
 approximation. alpha is not verified. The momentum starts from the weights before extrapolation, not after it."""
 
+_DARS_NOTE = """\
+DARS (2508.13755), from its public code: both schedules and their caps, no division by the spread, no KL, two epochs.
+The caps are 32 (ET) and 64 (HW); a budget for all further tries of a step is ours, as is sharing it in proportion."""
+
 NOTES: Mapping[str, str] = {
     "s-ppo": "Token-level twin of st-ppo; the same things are established and open.",
     "st-ppo": """\
@@ -50,6 +54,10 @@ minibatch while the imitation loss is a mean, so beta grows with the minibatch; 
     "grao": """\
 GRAO (2508.07750): beta 0.5, lam 0.6. The reference answer is the expert's: set source.expert: 1. The text leaves open
 whether the group's mean includes it; here it does, because otherwise the last term would have no part in it.""",
+    "dars-et": _DARS_NOTE,
+    "dars-hw": _DARS_NOTE,
+    "dars-b": f"""{_DARS_NOTE}
+Breadth: 3,072 prompts a step at 5e-6 instead of 128 at 1e-6, in one minibatch; set rollout.episodes and the rate.""",
     "kto": "KTO (2402.01306) with a constant anchor in place of the estimated KL.",
     "poad": """\
 POAD (2405.15821), from its public code: gamma 0.95 between actions and none inside them, lambda 0.95 everywhere, clips

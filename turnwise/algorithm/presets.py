@@ -69,6 +69,13 @@ _MINIRL: Row = {
     "weights": "trajectory-sum",
     "minibatches": 2,
 }
+_DARS: Row = {
+    "sampling": {"kind": "dars", "size": 8, "schedule": "et", "most": 32},
+    "filters": _ZERO_VARIANCE,
+    "advantage": "group-mean",
+    "epochs": 2,
+    "minibatches": 2,
+}
 
 PRESETS: Mapping[str, tuple[str, Row]] = {
     "ppo": ("Token-level PPO with a token critic", _PPO),
@@ -194,6 +201,12 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
         "Group comparison of episodes and of turns from the same state",
         {"sampling": {"kind": "group", "size": 8}, "advantage": "anchor-state", "weights": "trajectory-mean"},
     ),
+    "dars-et": ("Further tries lift every hard task to the weight of a medium one", _DARS),
+    "dars-hw": (
+        "Further tries give harder tasks more weight",
+        {**_DARS, "sampling": {"kind": "dars", "size": 8, "schedule": "hw", "most": 64}},
+    ),
+    "dars-b": ("dars-et with whole batches, which want to be large", {**_DARS, "minibatches": 1}),
     "dpo": ("The better answer of a pair against the worse, near a reference", _PAIRS),
     "iterative-dpo": (
         "DPO on the best and the worst of its own samples, against their sampler",

@@ -30,11 +30,11 @@ def check_source(recipe: Recipe) -> None:
 def _refusals(recipe: Recipe) -> Iterator[str]:
     source, row, plan = recipe.source, recipe.algorithm, sampling_plan(recipe.algorithm)
     plays = [part.plays for part in source.mix]
-    further = "refill" if plan.refill else "second" if plan.second else ""
-    if further and row.max_lag:
+    if (plan.refill or plan.extra) and row.max_lag:
+        what, fix = ("", "=group") if plan.extra else (".refill", ".refill=null")
         yield (
-            f"sampling.{further} looks at a step's episodes before it plays more, and algorithm.max_lag={row.max_lag} "
-            f"plays ahead; set algorithm.max_lag=0 or algorithm.sampling.{further}=null"
+            f"sampling{what} looks at a step's episodes before it plays more, and algorithm.max_lag={row.max_lag} "
+            f"plays ahead; set algorithm.max_lag=0 or algorithm.sampling{fix}"
         )
     if recipe.stage == "preference" and not source.prefers:
         yield "stage is preference, but source.mix has more than preferences; leave stage out: the source decides it"

@@ -14,6 +14,7 @@ from turnwise.algorithm.axes import SAMPLING
 from turnwise.algorithm.parts import bind
 from turnwise.envs.faults import close_quietly
 from turnwise.ops.tries import SamplingPlan
+from turnwise.outside import is_unread
 from turnwise.recipe.schema import Recipe
 from turnwise.recipe.seating import trained_seats
 from turnwise.rollout.episode import EpisodeSpec
@@ -29,6 +30,16 @@ _NEWEST = 0.2
 def sampling_plan(row: Algorithm) -> SamplingPlan:
     """How the row wants tasks to be tried."""
     return bind(SAMPLING, row.sampling)()
+
+
+def most_episodes(recipe: Recipe) -> int:
+    """How many episodes the tasks of a step may take, further tries included."""
+    episodes = recipe.rollout.episodes
+    if is_unread(recipe.algorithm.sampling.kind):
+        return episodes
+    plan = sampling_plan(recipe.algorithm)
+    further = episodes // plan.tries * (plan.longest - plan.tries)
+    return episodes + (further if plan.budget is None else min(further, plan.budget))
 
 
 class Cursor:

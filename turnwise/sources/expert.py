@@ -34,7 +34,7 @@ class Expert:
             return None
         require_expert(recipe.env, fix="set source.expert=0")
         plan = sampling_plan(recipe.algorithm)
-        return cls(player, ranks, members=recipe.source.expert, first=plan.tries + plan.second)
+        return cls(player, ranks, members=recipe.source.expert, first=plan.longest)
 
     def join(self, tasks: Sequence[EpisodeSpec], groups: Sequence[Group]) -> None:
         """Add the expert's episodes to the groups of these tasks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,9 @@ from turnwise.sources.expert import Expert
 from turnwise.sources.judged import Jury
 from turnwise.sources.player import Playing
 from turnwise.sources.source import Source
-from turnwise.types import Group
+from turnwise.types import Group, Trajectory
+
+_EXTRA = "source/extra"
 
 
 class Played(Source):
@@ -75,29 +78,32 @@ class Played(Source):
             self._expert.close()
 
     def _play(self, tasks: Sequence[EpisodeSpec]) -> list[Group]:
-        """The complete groups of some tasks, with second tries and the expert's members, and judged."""
+        """The complete groups of some tasks, with further tries and the expert's members, and judged."""
         groups = self._player.play([each for task in tasks for each in tries(task, self._plan.tries)])
-        if self._plan.second:
-            self._help(tasks, groups)
+        if self._plan.extra is not None:
+            self._try_again(tasks, groups)
         if self._expert is not None:
             self._expert.join(tasks, groups)
         self._jury.judge(groups)
         return groups
 
-    def _help(self, tasks: Sequence[EpisodeSpec], groups: list[Group]) -> None:
-        """Try hard tasks again; the tries join their groups."""
-        own = at_seats(groups, self._cursor.seats)
-        hard = [task for task in tasks if self._is_hard([each for each in own if each.task_id == task.group])]
-        first = self._plan.tries
-        more = [replace(task, index=index) for task in hard for index in range(first, first + self._plan.second)]
+    def _try_again(self, tasks: Sequence[EpisodeSpec], groups: list[Group]) -> None:
+        """Try tasks again as the plan says; the tries join their groups."""
+        played = defaultdict[str, list[Trajectory]](list)
+        for group in at_seats(groups, self._cursor.seats):
+            played[group.task_id] += group.trajectories
+        tallies = [success_of(played[task.group]) for task in tasks]
+        spent, first = int(self._metrics.get(_EXTRA, 0)), self._plan.tries
+        counts = self._plan.further([tally and tally.success for tally in tallies], spent=spent)
+        more = [
+            replace(task, index=first + number)
+            for task, count in zip(tasks, counts, strict=True)
+            for number in range(count)
+        ]
         by_id = {group.id: group for group in groups}
         for group in self._player.play(more) if more else ():
             by_id[group.id].trajectories += group.trajectories
-        self._metrics["source/second"] = self._metrics.get("source/second", 0.0) + len(more)
-
-    def _is_hard(self, groups: Sequence[Group]) -> bool:
-        tally = success_of(each for group in groups for each in group.trajectories)
-        return tally is not None and tally.success <= self._plan.hard
+        self._metrics[_EXTRA] = float(spent + len(more))
 
     def _whole(self, groups: Sequence[Group]) -> int:
         """How many tasks survive the row's filters."""

@@ -23,6 +23,7 @@ from turnwise.policy.rendering import Renderer
 from turnwise.policy.text_loading import PRECISIONS
 from turnwise.recipe.schema import CONTEXT, Recipe, Train
 from turnwise.recipe.seating import policies_of, recipe_of, trained_policies
+from turnwise.sources.cursor import most_episodes
 from turnwise.sources.demonstrations import expert_groups
 from turnwise.sources.preferences import preference_groups
 from turnwise.train.model_shape import Shape, read_shape
@@ -171,7 +172,7 @@ def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str,
     separate = row.needs_critic and recipe.train.critic == "separate"
     copied = row.needs_reference and recipe.model.lora is None  # under an adapter the base is the reference
     learning = _learning_bytes(recipe.train, shape.trained, item, device)
-    per_update = -(-recipe.rollout.episodes // row.minibatches) * length
+    per_update = -(-most_episodes(recipe) // row.minibatches) * length
     tokens, models = min(recipe.train.micro_tokens, per_update), 2 if separate else 1
     activations = (
         models * tokens * activation_bytes(shape, item, checkpointing=recipe.model.checkpointing, length=length)
@@ -230,7 +231,7 @@ def _memory_there(device: str) -> int:
 
 
 def _cost(recipe: Recipe, length: int, rates: Rates) -> Cost:
-    tokens = recipe.rollout.episodes * length
+    tokens = most_episodes(recipe) * length
     evaluated = _evaluations(recipe) * recipe.eval.episodes * recipe.eval.tries * length
     step = total = 0.0
     for name, choice in policies_of(recipe).items():
@@ -243,7 +244,7 @@ def _cost(recipe: Recipe, length: int, rates: Rates) -> Cost:
 
 
 def _step_seconds(recipe: Recipe, shape: Shape, length: int, rates: Rates) -> float:
-    tokens, row = recipe.rollout.episodes * length, recipe.algorithm
+    tokens, row = most_episodes(recipe) * length, recipe.algorithm
     separate = row.needs_critic and recipe.train.critic == "separate"
     passes = 1 + separate + row.needs_reference  # scoring
     passes += row.epochs * (1 + separate) * (4 if recipe.model.checkpointing else 3)
