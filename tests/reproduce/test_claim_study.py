@@ -128,6 +128,16 @@ def test_a_start_with_other_settings_is_not_used(study, begun):
         (start / "config.yaml").write_text(config)
 
 
+def test_an_arm_may_begin_from_the_model_itself(study):
+    (run, *_) = study.runs
+    plain = study.claim.arms[run.cell.arm].model_copy(update={"from_start": False})
+    claim = study.claim.model_copy(update={"arms": {**study.claim.arms, run.cell.arm: plain}})
+    planned = [Study(each, "cpu", study.output).planned() for each in (study.claim, claim)]
+    models = [{made.name: made.make_recipe().model.name for made in runs}[run.name] for runs in planned]
+    assert models[0].startswith(str(study.output))
+    assert models[1] == "pico-0"
+
+
 def test_a_control_waits_for_the_run_whose_scales_it_takes_over(study, tmp_path):
     again = Study(study.claim, "cpu", tmp_path / "again")
     shutil.copytree(study.output / "start", again.output / "start")

@@ -33,6 +33,8 @@ class ArmChoice(_Section):
     """Of the cell's passes over a rollout."""
     rate_share: float = Field(default=1.0, gt=0)
     """Of the cell's learning rate, for a method whose losses are of another size."""
+    from_start: bool = True
+    """Begin from the common start; False: from the recipe's own model, as if nothing had been imitated."""
 
     @property
     def source(self) -> str | None:

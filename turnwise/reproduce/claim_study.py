@@ -109,7 +109,9 @@ class Study:
         )
 
     def _run_recipe(self, run: StudyRun) -> Recipe:
-        model, pairs = self._model(run.task, run.seed), self._make_pairs(run.task, run.seed)
+        task, seed, pairs = run.task, run.seed, self._make_pairs(run.task, run.seed)
+        imitated = self.claim.arms[run.cell.arm].from_start
+        model = self._model(task, seed) if imitated else self._start_recipe(task, seed).model.name
         return run_recipe(self.claim, self.scale.on(run.task), run, model=model, output=self.output, pairs=pairs)
 
     def _can_begin(self, run: StudyRun) -> bool:
