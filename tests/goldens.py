@@ -50,7 +50,14 @@ _VARIANTS: dict[str, dict[str, Any]] = {
     "guarded": {"algorithm": "st-ppo", "guard": "act", "train": {"learning_rate": 0.02}},
 }
 _JUDGED: dict[str, Any] = {"judge": "reward"}
+_ROUTED: dict[str, Any] = {
+    "model": "pico-moe",
+    "env": {"id": "lookup/2hop"},
+    "rollout": {"max_turns": 5, "max_tokens": 8, "context": 96},
+    "engine": {"precision": "int8"},
+}
 _NEEDED: dict[str, dict[str, Any]] = {"sppo": _JUDGED, "apo-sppo": _JUDGED, "grao": {"source": {"expert": 1}}}
+_NEEDED |= dict.fromkeys(("minirl-r2", "minirl-r3"), _ROUTED)
 """What a preset needs beside itself."""
 _TRAINING: dict[str, Any] = {"train": {"steps": 3}, "eval": {"episodes": 32}}
 

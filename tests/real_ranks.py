@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import save_file
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from tests.learn.small_learners import drift, judged, make_groups, make_policy, weights
+from tests.learn.small_learners import drift, judged, make_groups, policy_for, weights
 from turnwise.algorithm import PRESETS, preset
 from turnwise.learn.learner import Learner
 from turnwise.recipe.schema import Train
@@ -83,7 +83,7 @@ def learn(folder: Path, steps: int, run: str) -> None:
     ranks, groups = join(), judged(drift(make_groups(tasks=5, size=3), by=0.3))
     rows: dict[str, list[dict[str, float]]] = {}
     for name in PRESETS:
-        learner = Learner(make_policy(), preset(name), settings, seed=0, ranks=ranks)
+        learner = Learner(policy_for(preset(name)), preset(name), settings, seed=0, ranks=ranks)
         rows[name] = []
         for step in range(1, max(steps, LONGER.get(name, 0)) + 1):
             batch = learner.prepare(groups)

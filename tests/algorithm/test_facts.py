@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import turnwise
-from tests.learn.small_learners import SETTINGS, judged, make_groups, make_policy, row
+from tests.learn.small_learners import SETTINGS, judged, make_groups, make_policy, policy_for, row
 from turnwise.algorithm import AXES, PRESETS, Algorithm, Need, Trait, declares, preset, resolve
 from turnwise.algorithm.axes import axis_named
 from turnwise.learn.learner import Learner
@@ -126,7 +126,7 @@ def test_a_regulariser_of_the_users_own_gets_its_reference() -> None:
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
 def test_the_learner_gives_what_is_needed_and_nothing_else(name: str) -> None:
-    learner = Learner(make_policy(), preset(name), SETTINGS)
+    learner = Learner(policy_for(preset(name)), preset(name), SETTINGS)
     batch = learner.prepare(judged(make_groups()))
     assert batch is not None
     assert (batch.ref_T is not None) == (learner.reference is not None) == (Need.REFERENCE in learner.needs)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
 from tests.engine.test_families import SAMPLED, Played, engine_logprobs, learner_logprobs, play
 from tests.model_families import ROOM, make_family
 from turnwise.batch import TokenBatch
+from turnwise.engine.contract import SamplingParams
 from turnwise.engine.runners import cache_shape
 from turnwise.engine.torch_engine import TorchEngine
-from turnwise.expert_routing import Recording
+from turnwise.expert_routing import Recording, Replay, Routing
+from turnwise.policy.pico import FAMILIES, build_model
+from turnwise.policy.sampling_copy import SamplingCopy, SamplingPrecision
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.packing import pack
 from turnwise.types import ANY_EXPERT, Group, StopReason, Trajectory, Turn
@@ -82,3 +87,31 @@ def test_more_rows_than_tokens_are_refused_by_name() -> None:
     one = Trajectory(id="t", turns=[turn], stop=StopReason.DONE, terminated=True)
     with pytest.raises(ValueError, match=r"trajectory 't', turn 0: 3 rows of routing for a sequence of 3 tokens"):
         pack([Group(id="g", trajectories=[one])])
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("family", ["pico-moe", "pico-mixtral"])
+def test_with_the_samplers_experts_the_kl_to_a_rounded_sampler_is_a_third_or_less(
+    family: str, precision: SamplingPrecision
+) -> None:
+    policy = TextPolicy(build_model(3, FAMILIES[family]))
+    sampler = SamplingCopy(policy, precision)
+    sampler.refresh()
+    rng = random.Random(0)
+    prompts = [[rng.randrange(5, 24) for _ in range(8)] for _ in range(96)]
+    asked = [(str(number), prompt, SamplingParams(max_tokens=48)) for number, prompt in enumerate(prompts)]
+    completions = TorchEngine(sampler.model, memory_bytes=2**26, routing=True).run(asked)
+    batch = packed({name: [(prompt, each)] for (name, prompt, _), each in zip(asked, completions, strict=True)})
+    mu = torch.tensor([logprob for each in completions for logprob in each.logprobs], dtype=torch.float64)
+
+    @torch.no_grad()
+    def kl(routing: Routing) -> float:
+        gap = policy.score(batch, routing=routing).logprob_T[batch.sampled_T].double() - mu
+        return float((gap.expm1() - gap).mean())
+
+    recording = Recording()
+    free, replayed = kl(recording), kl(Replay(batch.extra_T["routing"]))
+    known_T = batch.extra_T["routing"][:, 0] != ANY_EXPERT
+    rerouted = (recording.experts() != batch.extra_T["routing"])[known_T].float().mean()
+    assert 0.005 < float(rerouted) < 0.05
+    assert 0 < replayed < free / 3

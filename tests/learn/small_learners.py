@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from turnwise.algorithm import Algorithm, preset
+from turnwise.algorithm import Algorithm, Need, preset
 from turnwise.learn.learner import Learner
-from turnwise.policy.pico import build_model, build_tokenizer
+from turnwise.policy.pico import FAMILIES, build_model, build_tokenizer
 from turnwise.policy.sharding import whole
 from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_lora import LoraSettings
@@ -25,8 +25,15 @@ SETTINGS = Train(steps=10, learning_rate=1e-3, critic_learning_rate=1e-3)
 
 def make_policy(*, seed: int = 0, lora: bool = False, dtype: torch.dtype = torch.float32) -> TextPolicy:
     """A pico policy; with an adapter its base stays as it is."""
-    model = build_model(seed).to(dtype)  # pyright: ignore[reportArgumentType]
+    model = build_model(seed).to(dtype)
     return TextPolicy(model, build_tokenizer(), lora=LoraSettings(rank=4, seed=seed) if lora else None)
+
+
+def policy_for(algorithm: Algorithm) -> TextPolicy:
+    """A policy that the row can learn with: a pico, with experts where the row replays them."""
+    if algorithm.needs.isdisjoint({Need.ROUTING, Need.OLD_ROUTING}):
+        return make_policy()
+    return TextPolicy(build_model(0, FAMILIES["pico-moe"]), build_tokenizer())
 
 
 def make_learner(name: str = "st-ppo", *, train: Train = SETTINGS, lora: bool = False, **changes: Any) -> Learner:
@@ -40,7 +47,10 @@ def row(name: str, changes: Mapping[str, Any]) -> Algorithm:
 
 
 def make_groups(*, tasks: int = 3, size: int = 4, seed: int = 0) -> list[Group]:
-    """Groups of episodes in which some were cut and some have rewritten histories; log-probs are the policy's own."""
+    """Groups of episodes in which some were cut and some have rewritten histories; log-probs are the policy's own.
+
+    Turns have experts for the two layers of pico-moe, drawn at random.
+    """
     rng = random.Random(seed)
     groups = [
         Group(id=f"task-{task}", trajectories=[_trajectory(rng, f"task-{task}/{index}") for index in range(size)])
@@ -62,7 +72,8 @@ def drift(groups: list[Group], *, by: float, seed: int = 0) -> list[Group]:
 def judged(groups: list[Group]) -> list[Group]:
     """Give every answer a win probability that agrees with its reward."""
     for trajectory in (each for group in groups for each in group.trajectories):
-        trajectory.turns[-1].streams = {"wins": [0.7 if trajectory.reward else 0.2]}
+        last = trajectory.turns[-1]
+        last.streams = {**last.streams, "wins": [0.7 if trajectory.reward else 0.2]}
     return groups
 
 
@@ -82,6 +93,10 @@ def _trajectory(rng: random.Random, name: str) -> Trajectory:
     count = rng.randint(1, 4)
     turns = [_turn(rng, restarts=number > 0 and rng.random() < 0.3) for number in range(count)]
     turns[-1].reward = float(rng.random() < 0.5)
+    experts = random.Random(name)
+    for turn in turns:
+        run = range(len(turn.prompt_ids) + len(turn.sampled_ids) - 1)
+        turn.streams = {"routing": [[*experts.sample(range(8), 2), *experts.sample(range(8), 2)] for _ in run]}
     cut = rng.random() < 0.4
     return Trajectory(
         id=name,

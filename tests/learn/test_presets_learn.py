@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from tests.learn.small_learners import judged
-from turnwise.algorithm import PRESETS
+from turnwise.algorithm import PRESETS, Need
 from turnwise.evaluate.evaluation import evaluate
 from turnwise.guard.bounds import find_crossings
 from turnwise.learn.learner import Learner
@@ -38,6 +40,7 @@ BUDGETS = {
     ),
     **dict.fromkeys(("bilevel-gae", "dual-discount", "so-grpo", "gspo", "rebn", "minirl"), SEVERAL_UPDATES),
     **dict.fromkeys(("dars-et", "dars-hw", "dars-b"), SEVERAL_UPDATES),
+    **dict.fromkeys(("minirl-r2", "minirl-r3"), SEVERAL_UPDATES),
     **dict.fromkeys(("dpo", "iterative-dpo", "ipo", "kto", "tdpo1", "tdpo2", "sppo"), COMPARED),
     **dict.fromkeys(("apo-dpo", "apo-sppo"), EXTRAPOLATED),
     **dict.fromkeys(("p3o-v1", "p3o-v2", "superhf", "grao"), COMPARED),
@@ -45,7 +48,7 @@ BUDGETS = {
 }
 GENTLER = {"sppo": 0.02, "apo-sppo": 0.02}
 """Gradients are of the size 1/beta: the published beta of 0.001 is beyond the guard's bound for them."""
-SMALLER_GROUPS = {"dapo": 8, "minirl": 8, "superhf": 8}
+SMALLER_GROUPS = {"dapo": 8, "minirl": 8, "minirl-r2": 8, "minirl-r3": 8, "superhf": 8}
 """Groups of 16 would leave four questions a step."""
 
 
@@ -70,10 +73,34 @@ def recipe_of(name: str) -> Recipe:
     )
 
 
+def with_experts(dense: TextPolicy) -> TextPolicy:
+    """The same agent as a mixture: every expert starts as a copy of the feed-forward layer, so it says the same."""
+    sizes: dict[str, Any] = {**dense.model.config.to_dict(), "num_local_experts": 4, "num_experts_per_tok": 2}
+    config = AutoConfig.for_model("mixtral", **{name: size for name, size in sizes.items() if name != "model_type"})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    weights = dense.model.state_dict()
+    for layer in range(int(config.num_hidden_layers)):
+        gate, up, down = (
+            weights.pop(f"model.layers.{layer}.mlp.{name}_proj.weight") for name in ("gate", "up", "down")
+        )
+        place = f"model.layers.{layer}.mlp.experts"
+        weights[f"{place}.gate_up_proj"] = torch.cat([gate, up]).expand(4, -1, -1)
+        weights[f"{place}.down_proj"] = down.expand(4, -1, -1)
+    missing, unknown = model.load_state_dict(weights, strict=False)
+    assert (all(name.endswith("mlp.gate.weight") for name in missing), unknown) == (True, [])
+    return TextPolicy(model, dense.tokenizer)
+
+
 @contextmanager
 def playing(recipe: Recipe) -> Iterator[tuple[TextPolicy, Player]]:
-    policy = TextPolicy.load("nano")
-    player = Player(Cast.alone(policy, Renderer(policy.tokenizer)), rollout=recipe.rollout, seed=recipe.seed)
+    policy, needs = TextPolicy.load("nano"), recipe.algorithm.needs
+    if not needs.isdisjoint({Need.ROUTING, Need.OLD_ROUTING}):
+        policy = with_experts(policy)
+    cast = Cast.alone(policy, Renderer(policy.tokenizer))
+    cast.voices[0].routing = Need.ROUTING in needs
+    player = Player(cast, rollout=recipe.rollout, seed=recipe.seed)
     try:
         yield policy, player
     finally:

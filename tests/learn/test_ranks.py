@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.learn.small_learners import SETTINGS, drift, judged, make_groups, make_policy, row, weights
+from tests.learn.small_learners import SETTINGS, drift, judged, make_groups, make_policy, policy_for, row, weights
 from tests.ops.ranks import as_ranks
 from turnwise.algorithm import PRESETS, Algorithm, Need, preset
 from turnwise.batch import Scores, TokenBatch
@@ -59,13 +59,13 @@ def learn(algorithm: Algorithm, groups: list[Group], policy: TextPolicy, ranks: 
 
 def pieces(algorithm: Algorithm, groups: list[Group], size: int) -> list[Callable[[Ranks], Outcome]]:
     """The same work for every rank; policies are made here, because making one seeds torch for a moment."""
-    return [partial(learn, algorithm, groups, make_policy()) for _ in range(size)]
+    return [partial(learn, algorithm, groups, policy_for(algorithm)) for _ in range(size)]
 
 
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_ranks_end_with_the_weights_and_metrics_of_one(name: str) -> None:
     groups = judged(drift(make_groups(tasks=4), by=0.3))
-    expected, metrics, _ = learn(ROWS[name], groups, make_policy(), ALONE)
+    expected, metrics, _ = learn(ROWS[name], groups, policy_for(ROWS[name]), ALONE)
     outcomes = as_ranks(pieces(ROWS[name], groups, 3))  # a rank may have two groups, and another one
     for found, _, _ in outcomes:
         for parameter, tensor in expected.items():
@@ -88,8 +88,8 @@ def test_all_ranks_hold_the_same_bits() -> None:
 
 def test_a_rank_without_a_group_takes_part_in_every_step() -> None:
     groups = make_groups(tasks=2)
-    for name in ("st-ppo", "grpo", "gigpo", "rebn", "categorical critic", "exact bias", "tdpo2"):
-        expected, _, _ = learn(ROWS[name], groups, make_policy(), ALONE)
+    for name in ("st-ppo", "grpo", "gigpo", "rebn", "categorical critic", "exact bias", "tdpo2", "minirl-r2"):
+        expected, _, _ = learn(ROWS[name], groups, policy_for(ROWS[name]), ALONE)
         for found, _, _ in as_ranks(pieces(ROWS[name], groups, 3)):
             for parameter, tensor in expected.items():
                 torch.testing.assert_close(found[parameter], tensor, rtol=0, atol=2e-4, msg=f"{name}: {parameter}")

@@ -1,0 +1,121 @@
+"""Whole runs of mixtures of experts: what the ledger keeps, what replaying is worth, resuming to the bit, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.small_runs import (
+    LostMachineError,
+    Stopping,
+    last_tensors,
+    played,
+    rows,
+    run,
+    small_recipe,
+    timeless,
+    trajectories,
+)
+from turnwise.policy.text import TextPolicy
+from turnwise.rollout.packing import pack
+from turnwise.types import ANY_EXPERT
+
+LOOKUP: dict[str, Any] = {
+    "model": "pico-moe-3",
+    "env": {"id": "lookup/mixed", "check": False},
+    "algorithm": {"preset": "minirl-r3", "sampling": {"size": 4}},
+    "rollout": {"episodes": 16, "max_turns": 4, "max_tokens": 8, "context": 96},
+    "engine": {"memory_gib": 0.05, "precision": "int8"},
+}
+
+
+def with_(**changes: Any) -> dict[str, Any]:
+    return {**LOOKUP, **changes}
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("replayed") / "run"
+    run(folder, LOOKUP)
+    return folder
+
+
+def test_the_ledger_has_the_experts_of_every_token_but_the_last(replayed: Path) -> None:
+    groups = played(replayed, 1)
+    assert all("routing" in turn.streams for each in trajectories(groups) for turn in each.turns)
+    batch = pack(groups)
+    unknown_T = (batch.extra_T["routing"] == ANY_EXPERT).any(1)
+    last = (batch.length_S.cumsum(0) - 1).tolist()
+    after = sum(len(each.final_ids) for each in trajectories(groups))
+    assert set(last) <= set(unknown_T.nonzero().flatten().tolist())
+    assert int(unknown_T.sum()) <= len(last) + after
+
+
+def test_replaying_the_samplers_experts_leaves_a_third_of_the_gap_or_less(tmp_path: Path) -> None:
+    found: dict[str, float] = {}
+    for preset in ("minirl", "minirl-r2", "minirl-r3"):
+        changes = with_(
+            algorithm={**LOOKUP["algorithm"], "preset": preset},
+            rollout={**LOOKUP["rollout"], "episodes": 64},
+            engine={"memory_gib": 0.05, "precision": "bf16"},
+            train={"steps": 1},
+        )
+        run(tmp_path / preset, changes)
+        found[preset] = rows(tmp_path / preset)[0]["train/sampler_gap"]
+    assert found["minirl-r3"] < found["minirl"] / 3
+    assert found["minirl-r2"] == found["minirl"]  # the experts of the old policy are those of the first update anyway
+
+
+@pytest.mark.parametrize("preset", ["minirl-r3", "minirl-r2"])
+def test_a_lost_run_is_resumed_to_the_bit(preset: str, replayed: Path, tmp_path: Path) -> None:
+    changes = with_(algorithm={**LOOKUP["algorithm"], "preset": preset})
+    whole = replayed if preset == "minirl-r3" else tmp_path / "whole"
+    if whole is not replayed:
+        run(whole, changes)
+    with pytest.raises(LostMachineError):
+        run(tmp_path / "lost", changes, console=Stopping(after=3))
+    run(tmp_path / "lost")
+    assert len(rows(whole)) == 4
+    assert timeless(tmp_path / "lost") == timeless(whole)
+    assert last_tensors(tmp_path / "lost") == last_tensors(whole)
+
+
+def test_a_checkpoint_loads_as_the_model_that_was_saved(replayed: Path) -> None:
+    policy = TextPolicy.load(max((replayed / "checkpoints").glob("step_*")))
+    assert type(policy.model).__name__ == "Qwen3MoeForCausalLM"
+    assert policy.tokenizer.decode(policy.tokenizer.encode("get a b")) == "get a b"
+
+
+@pytest.mark.parametrize("preset", ["minirl-r3", "minirl-r2"])
+def test_a_dense_model_is_refused_with_the_fix(preset: str, tmp_path: Path) -> None:
+    changes = with_(model="pico-3", algorithm={**LOOKUP["algorithm"], "preset": preset})
+    with pytest.raises(ValueError, match=r"has no experts.*pico-moe"):
+        run(tmp_path / "run", changes)
+
+
+def test_an_engine_that_does_not_report_experts_is_refused_with_the_fix() -> None:
+    with pytest.raises(
+        ValueError, match=r"engine\.kind=vllm does not report; set engine\.kind=torch, or .*routing=old"
+    ):
+        small_recipe(with_(engine={"kind": "vllm", "urls": ["http://127.0.0.1:8100"]}))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_a_dense_sampler_in_other_precision_reports_its_own_log_probs(precision: str, tmp_path: Path) -> None:
+    changes = with_(
+        model="pico-3",
+        algorithm={**LOOKUP["algorithm"], "preset": "minirl"},
+        engine={"memory_gib": 0.05, "precision": precision},
+        train={"steps": 1},
+    )
+    run(tmp_path / "run", changes)
+    assert 1e-6 < rows(tmp_path / "run")[0]["train/sampler_gap"] < 1e-2
+
+
+def test_a_precision_belongs_to_the_engine_in_the_process() -> None:
+    with pytest.raises(ValueError, match=r"precision=int8 is of torch; vllm has its own"):
+        small_recipe({"engine": {"kind": "vllm", "urls": ["http://127.0.0.1:8100"], "precision": "int8"}})
+    with pytest.raises(ValueError, match=r"extrapolate=logits .* set engine\.precision=same"):
+        small_recipe({"algorithm": {"extrapolate": "logits"}, "engine": {"precision": "bf16"}})
