@@ -30,7 +30,7 @@ class Critic(BaseModel):
     coef: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Weighs the value loss against the policy's. It matters if both share a trunk (`train.critic: shared`)."""
     warmup: int = Field(default=0, ge=0, strict=True)
-    """Optimiser steps in which only the critic learns."""
+    """Optimiser steps in which only the critic learns; epochs × minibatches of them are a step of the run."""
 
     @field_validator("loss")
     @classmethod

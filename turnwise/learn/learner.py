@@ -72,7 +72,8 @@ class Learner:
         self.seed, self.temperature, self.ranks = seed, temperature, ranks
         self.critic = None
         if row.needs_critic:
-            self.critic = policy.make_critic(bins=Bins.of(row), shared=settings.critic == "shared")
+            shared, source = settings.critic == "shared", settings.critic_from
+            self.critic = policy.make_critic(bins=Bins.of(row), shared=shared, source=source)
         self.reference = reference
         if row.needs_reference and reference is None:
             self.reference = policy.make_reference()
