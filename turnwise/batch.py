@@ -111,6 +111,8 @@ class TokenBatch:
     extra_T: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """More streams by name: routing to replay, vocabulary statistics, teacher log-probs."""
     history: Remembered | None = None
+    texts: TokenBatch | None = None
+    """Text to imitate beside it, which gets no credit. `select` keeps all of it."""
     credited: bool = False
     """Whether `compute_credit` has run: it transforms rewards, which must not happen twice."""
     trajectory_names: tuple[str, ...] = ()
@@ -167,7 +169,8 @@ class TokenBatch:
 
     def to(self, device: str | torch.device) -> TokenBatch:
         """The same batch on another device."""
-        return self._map(lambda _, tensor: tensor.to(device))
+        texts = None if self.texts is None else self.texts.to(device)
+        return self._map(lambda _, tensor: tensor.to(device)).with_(texts=texts)
 
     def select(self, sequences: Tensor | Sequence[int]) -> TokenBatch:
         """The batch of these sequences, in this order. It never cuts a sequence; callers must keep `units` whole."""

@@ -134,6 +134,12 @@ class Trajectory:
         return bool(self.info.get("success", self.reward > 0))
 
     @property
+    def is_own(self) -> bool:
+        """Whether a policy played it: turns from files and experts have no log-probs."""
+        spoken = [turn for turn in self.turns if len(turn.sampled_ids)]
+        return not spoken or any(turn.logprobs is not None for turn in spoken)
+
+    @property
     def scores(self) -> dict[str, float]:
         """The numbers in `info["scores"]`, by name; another environment may use the key for something else."""
         said = self.info.get("scores")

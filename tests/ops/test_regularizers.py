@@ -10,7 +10,7 @@ from hypothesis import given
 from tests.ops import reference_loss
 from tests.ops.batches import Case, EpisodeShape, TurnShape, cases, close, known, make_case, ragged
 from turnwise.batch import Scores
-from turnwise.ops.regularizers import collision, entropy, full_vocabulary_kl, kl, kl_estimate, token_entropy
+from turnwise.ops.regularizers import collision, entropy, full_vocabulary_kl, kl, kl_estimate, ptx, token_entropy
 
 LOGITS = torch.log(torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64))
 OTHER = torch.log(torch.tensor([[0.25, 0.5, 0.25]], dtype=torch.float64))
@@ -24,6 +24,11 @@ def test_kl_estimators_by_hand():
     close(kl_estimate(now, reference, "k1"), [0.5])
     close(kl_estimate(now, reference, "k2"), [0.125])
     close(kl_estimate(now, reference, "k3"), [math.exp(-0.5) - 0.5])
+
+
+def test_ptx_is_the_log_likelihood_of_a_text_by_its_coefficient():
+    batch = make_case([[EpisodeShape(turns=[TurnShape(sampled=2)])]]).batch
+    close(ptx(batch, Scores(logprob_T=torch.tensor([0.0, -1.0, -3.0])), coef=0.5), [0.0, 0.5, 1.5])
 
 
 def test_full_kl_entropy_and_collision_by_hand():

@@ -14,7 +14,6 @@ from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.packing import pack
 from turnwise.sources.cast import Cast
-from turnwise.sources.cursor import is_own
 from turnwise.sources.making import make_source
 from turnwise.sources.player import Player
 from turnwise.sources.rollout_metrics import read_rollout
@@ -91,7 +90,7 @@ def test_the_expert_comes_after_all_further_tries(sources: Any) -> None:
     groups = sources({**changes, "rollout": {"episodes": 32}}).groups(1)
     assert {7, 9} <= {len(group.trajectories) for group in groups}
     for group in groups:
-        assert [is_own(each) for each in group.trajectories] == [True] * (len(group.trajectories) - 1) + [False]
+        assert [each.is_own for each in group.trajectories] == [True] * (len(group.trajectories) - 1) + [False]
     assert len({each.id for each in trajectories(groups)}) == len(trajectories(groups))
 
 
@@ -114,7 +113,7 @@ def test_the_expert_joins_each_group_with_tokens_whose_sampler_is_unknown(source
     source = sources({"algorithm": "grpo", "source": {"expert": 2}, "rollout": {"episodes": 16}})
     groups = source.groups(1)
     for group in groups:
-        assert [is_own(each) for each in group.trajectories] == [True] * 8 + [False] * 2
+        assert [each.is_own for each in group.trajectories] == [True] * 8 + [False] * 2
         assert all(each.success for each in group.trajectories[8:])
         assert all(each.turns[0].action.split(" ")[0] in WANTED for each in group.trajectories[8:])
     batch = pack(groups)

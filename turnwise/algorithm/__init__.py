@@ -12,13 +12,22 @@ from turnwise.algorithm.rules import resolve
 from turnwise.ops.facts import Need, Trait, declares, refuses, warns
 
 if TYPE_CHECKING:
-    from turnwise.algorithm.objective import apply_filters, compute_credit, compute_loss, make_scale
+    from turnwise.algorithm.objective import (
+        apply_filters,
+        compute_credit,
+        compute_loss,
+        compute_text_loss,
+        make_scale,
+    )
     from turnwise.ops.credit import Credit
     from turnwise.ops.terms import Level, Loss, Ratios, Terms
 
 # Computing needs torch; naming and listing algorithms does not. So torch loads on first use.
 _HOME_OF = {
-    **dict.fromkeys(("apply_filters", "compute_credit", "compute_loss", "make_scale"), "turnwise.algorithm.objective"),
+    **dict.fromkeys(
+        ("apply_filters", "compute_credit", "compute_loss", "compute_text_loss", "make_scale"),
+        "turnwise.algorithm.objective",
+    ),
     **dict.fromkeys(("Level", "Loss", "Ratios", "Terms"), "turnwise.ops.terms"),
     "Credit": "turnwise.ops.credit",
 }
@@ -38,6 +47,7 @@ __all__ = [
     "apply_filters",
     "compute_credit",
     "compute_loss",
+    "compute_text_loss",
     "declares",
     "explain",
     "find_algorithm",

@@ -22,7 +22,7 @@ from turnwise.ops.facts import Need, Trait
 from turnwise.ops.step_scale import StepScale
 from turnwise.ops.terms import Loss, Ratios, Terms
 from turnwise.ops.values import valued_tokens
-from turnwise.ops.weights import Counts, trajectory_tokens
+from turnwise.ops.weights import Counts, token_mean, trajectory_tokens
 from turnwise.ranks import Reduce, alone
 from turnwise.types import Group
 
@@ -88,7 +88,7 @@ def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: C
     policy = -(corrected * terms.objective).sum()
     bias, bias_T = _clip_bias(terms, corrected, scores.logprob_T)
     regularizers = {
-        part.kind: _penalty(batch, weight_T, bind(axes.REGULARIZERS, part)(batch, scores)) for part in row.regularizers
+        part.kind: _penalty(batch, weight_T, bind(axes.REGULARIZERS, part)(batch, scores)) for part in row.penalties
     }
     valued_T = valued_tokens(batch, row.critic.level) if row.critic.level != "none" else None
     value = None if valued_T is None else _value_loss(row, batch, scores, valued_T, counts)
@@ -112,6 +112,20 @@ def compute_loss(row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: C
     )
 
 
+def compute_text_loss(
+    row: Algorithm, batch: TokenBatch, scores: Scores, *, counts: Counts | None = None
+) -> dict[str, Tensor]:
+    """The row's losses on text that the policy did not play, by kind: means over the tokens of an optimiser step.
+
+    `counts` are those of the text alone, so what was played does not change its weight.
+    """
+    batch.require_finite("log-prob of a text", scores.logprob_T)
+    weight_T, scores = token_mean(batch, counts or Counts.of(batch)), _on_sampled(batch, scores)
+    return {
+        part.kind: _penalty(batch, weight_T, bind(axes.REGULARIZERS, part)(batch, scores)) for part in row.text_losses
+    }
+
+
 def _nothing(row: Algorithm, batch: TokenBatch, scores: Scores) -> Loss:
     """The loss of a rank without data in this step."""
     zero = scores.logprob_T.sum()
@@ -126,7 +140,7 @@ def _nothing(row: Algorithm, batch: TokenBatch, scores: Scores) -> Loss:
     return Loss(
         total=zero,
         policy=zero.detach(),
-        regularizers={part.kind: zero.detach() for part in row.regularizers},
+        regularizers={part.kind: zero.detach() for part in row.penalties},
         value=zero.detach() if row.needs_critic else None,
         bias=None,
         bias_T=None,

@@ -30,7 +30,7 @@ class Critic(BaseModel):
     coef: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Weighs the value loss against the policy's. It matters if both share a trunk (`train.critic: shared`)."""
     warmup: int = Field(default=0, ge=0, strict=True)
-    """Optimiser steps in which only the critic learns."""
+    """Optimiser steps in which only the critic learns; epochs × minibatches of them are a step of the run."""
 
     @field_validator("loss")
     @classmethod
@@ -144,7 +144,17 @@ class Algorithm(BaseModel):
 
         Sequences of such tokens are scored for scales and diagnostics, and left out of the backward pass.
         """
-        return Trait.FOLLOWS_ADVANTAGE in self.facts("surrogate") and not self.needs_critic and not self.regularizers
+        return Trait.FOLLOWS_ADVANTAGE in self.facts("surrogate") and not self.needs_critic and not self.penalties
+
+    @property
+    def penalties(self) -> list[Part]:
+        """The regularisers of what the policy played."""
+        return [part for part in self.regularizers if Need.TEXTS not in facts("regularizers", part)]
+
+    @property
+    def text_losses(self) -> list[Part]:
+        """The regularisers of text that it did not play."""
+        return [part for part in self.regularizers if Need.TEXTS in facts("regularizers", part)]
 
 
 def _unknown_axis(axis: str, axes: list[str]) -> str:

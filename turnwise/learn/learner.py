@@ -24,6 +24,7 @@ from turnwise.learn.run_history import RunHistory
 from turnwise.learn.schedule import learning_rate_factor
 from turnwise.learn.scoring import replay, scored
 from turnwise.learn.selection import learnt_from
+from turnwise.learn.texts import apart, learn_texts, with_texts
 from turnwise.ops.step_scale import Scale
 from turnwise.ops.weights import Counts
 from turnwise.policy.critics import Bins
@@ -72,7 +73,8 @@ class Learner:
         self.seed, self.temperature, self.ranks = seed, temperature, ranks
         self.critic = None
         if row.needs_critic:
-            self.critic = policy.make_critic(bins=Bins.of(row), shared=settings.critic == "shared")
+            shared, source = settings.critic == "shared", settings.critic_from
+            self.critic = policy.make_critic(bins=Bins.of(row), shared=shared, source=source)
         self.reference = reference
         if row.needs_reference and reference is None:
             self.reference = policy.make_reference()
@@ -100,6 +102,7 @@ class Learner:
 
         Every rank gets all groups, so that all reach the same answer.
         """
+        groups, texts = apart(self, groups)
         kept = learnt_from(self.row, groups, self.name)
         if not kept:
             return None
@@ -112,12 +115,13 @@ class Learner:
         batch = self.history.told(batch, self.ranks)
         batch = self._together(lambda reduce: compute_credit(self.row, batch, reduce=reduce))
         self.history.keep(batch, self.ranks)
-        return batch
+        return batch.with_(texts=texts)
 
     def learn(self, batch: TokenBatch, step: int, allows: Allows | None = None) -> Report:
         """All optimiser steps that the row takes on one batch."""
         rng = random.Random(f"{self.seed}:{step}:minibatches")
         parts = minibatches(batch, epochs=self.row.epochs, count=self.row.minibatches, rng=rng, ranks=self.ranks)
+        parts = with_texts(self, parts, batch.texts, step)
         updates = [self._update(part, step, number, allows) for number, part in enumerate(parts)]
         report = report_of(self.row, batch, updates, rate=self._rate(step), ranks=self.ranks)
         if self.extrapolation is not None and any(update.taken for update in updates):
@@ -234,9 +238,11 @@ class Learner:
             readings = [reading_of(self._loss(moving, no_scores(moving, bins=bins.count if bins else 0), counts))]
         with torch.no_grad():  # no gradient, but scales and diagnostics cover the whole minibatch
             more_readings, more_errors = self._run_passes(idle, counts)
-        for error in errors + more_errors:
+        texts, text_errors = ([], []) if batch.texts is None else learn_texts(self, batch.texts)
+        for error in errors + more_errors + text_errors:
             raise error
-        return readings + more_readings
+        (numbers, table), *others = readings + more_readings
+        return [(summed([numbers, *texts]), table), *others]
 
     def _run_passes(self, batch: TokenBatch | None, counts: Counts) -> tuple[list[Reading], list[NonFiniteError]]:
         """Run and differentiate each micro-batch. Errors are returned, because other ranks may be in step."""

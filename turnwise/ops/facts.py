@@ -40,6 +40,7 @@ class Need(StrEnum):
     REWARD_HISTORY = "mean and spread of all returns so far (history.returns)"
     KL_CONTROL = "a coefficient that follows the KL to the reference (history.kl_coef)"
     """Of a part with the options coef, target and gain."""
+    TEXTS = "text that the policy did not play (source.mix)"
     WINS = "win probabilities (extra_T['wins'])"
     WHOLE_GROUPS = "whole groups in every minibatch, micro-batch and rank"
     CLIPPING = "a surrogate that clips"

@@ -1,4 +1,4 @@
-"""Per-token penalties added to the loss: distance from a reference, and lack of entropy."""
+"""Per-token penalties added to the loss: distance from a reference, lack of entropy, and unlikely text."""
 
 from typing import Literal
 
@@ -84,6 +84,18 @@ def entropy(batch: TokenBatch, scores: Scores, *, coef: NonNegative = 0.001) -> 
     return -coef * scores.entropy_T
 
 
+@declares(Need.TEXTS)
+def ptx(batch: TokenBatch, scores: Scores, *, coef: NonNegative = 1.0) -> Tensor:
+    """Keep other text likely: a language-model loss on what the policy did not play.
+
+        − coef · log π(x_t)        (mean over the tokens of the step's text, apart from what was played)
+
+    The batch is that text: groups of `source.mix` other than `played`, which get no credit. InstructGPT (2203.02155),
+    PPO-max (2307.04964).
+    """
+    return -coef * scores.logprob_T
+
+
 def token_entropy(logits_TV: Tensor) -> Tensor:
     """H = − Σ_v π_v log π_v, for `Scores.entropy_T` when all logits are in memory."""
     log_p = logits_TV.log_softmax(-1)
@@ -95,4 +107,4 @@ def collision(logits_TV: Tensor) -> Tensor:
     return torch.softmax(logits_TV, -1).square().sum(-1)
 
 
-REGULARIZERS = {"kl": kl, "entropy": entropy}
+REGULARIZERS = {"kl": kl, "entropy": entropy, "ptx": ptx}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +21,7 @@ from turnwise.ops.facts import Trait
 from turnwise.ops.values import histogram_mean
 from turnwise.policy.packed import Layout, packed_hidden
 from turnwise.policy.packed_rows import rows_at_end, rows_before
+from turnwise.policy.scalar_models import load_scalar_model, require_alike
 from turnwise.policy.sharding import shard
 from turnwise.policy.text_loading import check_packing, remove_dropout
 
@@ -88,6 +90,20 @@ class Critic(nn.Module):
         remove_dropout(trunk)
         own_memory(trunk, also_aligned=False)
         return cls(trunk.config.hidden_size, trunk=trunk.train(), bins=bins).to(model.device)
+
+    @classmethod
+    def of_reward_model(cls, folder: Path, policy: TextPolicy) -> Critic:
+        """A critic that begins as a reward model: the value of a state is the score of the text so far."""
+        require_alike(folder, policy.model, policy.tokenizer)
+        model, head = load_scalar_model(folder, dtype=policy.model.dtype)
+        trunk = model.base_model
+        assert isinstance(trunk, PreTrainedModel)
+        own_memory(trunk, also_aligned=False)
+        if policy.model.is_gradient_checkpointing:
+            trunk.gradient_checkpointing_enable({"use_reentrant": False})
+        critic = cls(trunk.config.hidden_size, trunk=trunk.train())
+        critic.head.weight.data.copy_(head.weight)
+        return critic.to(policy.device)
 
     def shard(self, device: torch.device) -> None:
         """Leave this rank its part of the trunk. The head is small and stays whole."""

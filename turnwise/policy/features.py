@@ -125,8 +125,10 @@ class FeaturePolicy(nn.Module):
         named = self.named_parameters()
         return {name: each for name, each in named if each.requires_grad and not name.startswith("value.")}
 
-    def make_critic(self, *, bins: Bins | None, shared: bool) -> FeatureCritic:
+    def make_critic(self, *, bins: Bins | None, shared: bool, source: str | None = None) -> FeatureCritic:
         """The value network, made if there is none yet. It never shares a trunk."""
+        if source is not None:
+            raise ValueError("a feature policy has no reward model; leave train.critic_from out")
         if bins is not None:
             raise ValueError("a feature policy has a scalar critic; set critic.loss to mse or huber")
         if self.value is None:

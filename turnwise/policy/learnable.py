@@ -72,8 +72,8 @@ class Policy(Protocol):
         """What the policy says about the sampled tokens; zero elsewhere."""
         ...
 
-    def make_critic(self, *, bins: Bins | None, shared: bool) -> ValueModel:
-        """A critic for this policy, on its own trunk or on a separate one."""
+    def make_critic(self, *, bins: Bins | None, shared: bool, source: str | None = None) -> ValueModel:
+        """A critic for this policy, on its own trunk or on a separate one; `source`: the folder of a reward model."""
         ...
 
     def make_reference(self) -> Scorer:

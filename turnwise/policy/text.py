@@ -238,8 +238,10 @@ class TextPolicy:
             return head.weight_Vd, head.bias_V
         return head.weight_Vd.clone(), None if head.bias_V is None else head.bias_V.clone()
 
-    def make_critic(self, *, bins: Bins | None, shared: bool) -> Critic:
-        """A head on the policy's trunk, or a separate model."""
+    def make_critic(self, *, bins: Bins | None, shared: bool, source: str | None = None) -> Critic:
+        """A head on the policy's trunk, or a separate model: a copy of the policy's, or the reward model `source`."""
+        if source is not None:
+            return Critic.of_reward_model(Path(source), self)
         return Critic.shared(self, bins=bins) if shared else Critic.separate(self.model, bins=bins)
 
     def make_reference(self) -> Reference:

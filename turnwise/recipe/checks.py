@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from turnwise.algorithm import Algorithm, Need, Part, resolve
+from turnwise.algorithm import Algorithm, Need, Part, Trait, resolve
 from turnwise.algorithm.parts import function_of
 from turnwise.envs.registry import check, find
 from turnwise.envs.wrappers.named import check_wrappers
@@ -55,6 +55,7 @@ def check_together(recipe: Recipe) -> None:
     for policy in trained_policies(recipe):
         resolve(recipe_of(recipe, policy).algorithm)
         _check_sampler(recipe, recipe_of(recipe, policy).algorithm)
+        _check_critic(recipe_of(recipe, policy))
     _check_groups(recipe)
     check_source(recipe)
     _check_env(recipe.env, evaluated=recipe.eval.episodes > 0)
@@ -79,6 +80,24 @@ def _check_sampler(recipe: Recipe, row: Algorithm) -> None:
             f"algorithm.extrapolate={row.extrapolate.kind} samples from two policies at once, which only the engine in "
             "this process does; set engine.kind=torch without a cluster, or algorithm.extrapolate=parameters"
         )
+
+
+def _check_critic(recipe: Recipe) -> None:
+    """A reward model has a trunk of its own and one scalar head."""
+    source, row = recipe.train.critic_from, recipe.algorithm
+    if source is None:
+        return
+    why = {
+        f"{row.name} has no critic; remove it, or choose an algorithm with one": not row.needs_critic,
+        "a shared critic is a head on the policy; set train.critic=separate": recipe.train.critic == "shared",
+        f"critic.loss={row.critic.loss.kind} needs bins and a reward model has one number; use mse": (
+            Trait.CATEGORICAL in row.facts("value_loss")
+        ),
+        "all of a reward model trains, and model.lora asks for less; remove one of them": recipe.model.lora is not None,
+    }
+    for reason, applies in why.items():
+        if applies:
+            raise ValueError(f"train.critic_from={source}: {reason}")
 
 
 def find_doubts(recipe: Recipe, *, context: int | None = None) -> list[str]:

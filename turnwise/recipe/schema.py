@@ -130,6 +130,9 @@ class Train(Settings):
     """cpu keeps the optimiser's state in the host's memory and brings it to the GPU piece by piece."""
     critic: Literal["separate", "shared"] = "separate"
     """A separate value model, or a head on the policy's trunk."""
+    critic_from: str | None = None
+    """A folder of `turnwise reward-model` with which a separate critic begins; None: it begins as a copy of the policy
+    whose values are all zero."""
     reference_every: int | None = Field(default=None, ge=1)
     """Copy the policy to the reference every N steps; None: the reference stays the first policy."""
     ranks: Literal["replicas", "sharded"] = "replicas"

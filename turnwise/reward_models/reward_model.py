@@ -8,18 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 
 from turnwise.batch import TokenBatch
 from turnwise.policy.rendering import Renderer
-from turnwise.policy.text_loading import remove_dropout, require_finite, without_progress_bars
-from turnwise.residual_stream import widen_residual
+from turnwise.policy.scalar_models import load_scalar_model
 from turnwise.reward_models.reward_policy import token_scores, turn_scores
 from turnwise.sources.chats import finished, read_messages, turns_of
 from turnwise.sources.demonstrations import spell
 from turnwise.types import Message, Trajectory, Turn
 
-_Classifier: Any = AutoModelForSequenceClassification
 TOKENS = 4096
 """Tokens of one forward pass, unless a single answer has more."""
 
@@ -27,34 +25,17 @@ TOKENS = 4096
 class RewardModel:
     """Scores chats. A chat's score does not depend on what is scored with it, up to rounding."""
 
-    def __init__(self, model: PreTrainedModel, tokenizer: Any, *, template: str | None = None) -> None:
-        self.model, self.renderer = model, Renderer(tokenizer, template=template)
-        self._head = next(each for name, each in model.named_children() if isinstance(each, nn.Linear))
-        remove_dropout(model)
-        widen_residual(model)
+    def __init__(self, model: PreTrainedModel, head: nn.Linear, tokenizer: Any, *, template: str | None = None) -> None:
+        self.model, self.renderer, self._head = model, Renderer(tokenizer, template=template), head
         model.requires_grad_(False).eval()
 
     @classmethod
     def load(cls, path: str | Path, *, device: str | torch.device = "cpu", template: str | None = None) -> RewardModel:
         """The model in a folder that `turnwise reward-model` wrote, or another of transformers with one label."""
-        folder = Path(path)
-        if not (folder / "config.json").is_file():
-            raise ValueError(f"{folder} is not a reward model; train one with: turnwise reward-model PAIRS.jsonl")
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-        if config.num_labels != 1:
-            raise ValueError(f"{folder} has {config.num_labels} labels; a reward model has one number for an answer")
-        try:
-            with without_progress_bars():
-                model, found = _Classifier.from_pretrained(
-                    folder, trust_remote_code=False, use_safetensors=True, dtype="auto", output_loading_info=True
-                )
-        except (OSError, ValueError) as error:
-            raise ValueError(f"the reward model {folder} does not load: {error}") from error
-        if found["missing_keys"]:
-            missing = sorted(found["missing_keys"])[0]
-            raise ValueError(f"{folder} has no weights for {missing}, so it is not a reward model; train one from it")
-        require_finite(model)
-        return cls(model.to(device), AutoTokenizer.from_pretrained(folder, trust_remote_code=False), template=template)
+        model, head = load_scalar_model(Path(path))
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        nn.Module.to(model, device)  # the model's own method has the wrong type
+        return cls(model, head, tokenizer, template=template)
 
     def score_texts(self, chats: Sequence[Sequence[Message]]) -> list[float]:
         """The score of each chat after the assistant's last message."""

@@ -43,7 +43,15 @@ def _refusals(recipe: Recipe) -> Iterator[str]:
     if plays and not any(plays) and (source.tasks != SourceChoice().tasks or source.expert):
         key = "expert" if source.expert else "tasks"
         yield f"source.{key} is about tasks that are played, but source.mix plays none; add played to it"
-    unknown = "source.expert" if source.expert else "source.mix" if any(plays) and not all(plays) else ""
+    is_mixed, imitates = any(plays) and not all(plays), [part.kind for part in row.text_losses]
+    if imitates and not is_mixed:
+        yield (
+            f"regularizers={imitates[0]} learns from text beside what is played; add some: "
+            "source.mix=[played, {kind: demonstrations, count: 16}], or {kind: text, path: FILE}"
+        )
+    if imitates and any(part.compares for part in source.mix):
+        yield f"regularizers={imitates[0]} would imitate the worse answers of preferences too; use chats or text"
+    unknown = "source.expert" if source.expert else "source.mix" if is_mixed and not imitates else ""
     if unknown and Need.SAMPLER in row.needs:
         yield (
             f"{unknown} adds tokens whose sampler is unknown, and {row.name} compares every token with its sampler; "

@@ -127,15 +127,9 @@ class Cursor:
         return tasks
 
 
-def is_own(trajectory: Trajectory) -> bool:
-    """Whether the policy played it: turns from files and experts have no log-probs."""
-    spoken = [turn for turn in trajectory.turns if len(turn.sampled_ids)]
-    return not spoken or any(turn.logprobs is not None for turn in spoken)
-
-
 def success_of(trajectories: Iterable[Trajectory]) -> Tally | None:
     """The policy's results in its valid episodes; None if there are none."""
-    sound = [each.success for each in trajectories if is_own(each) and not each.stop.is_failure]
+    sound = [each.success for each in trajectories if each.is_own and not each.stop.is_failure]
     return Tally(tries=len(sound), success=sum(sound) / len(sound)) if sound else None
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from turnwise.ops.filters import equal_returns
-from turnwise.sources.cursor import is_own
 from turnwise.sources.judged import env_reward, is_paid_by_judge
 from turnwise.types import CUTS, Group, StopReason, Trajectory, mean_scores
 
@@ -36,7 +35,7 @@ def read_rollout(groups: Sequence[Group], *, version: int) -> dict[str, float]:
 
 def own_episodes(groups: Sequence[Group]) -> list[Group]:
     """What the policy played, without what experts and files add to it; all of it where the policy played nothing."""
-    own = [replace(group, trajectories=[each for each in group.trajectories if is_own(each)]) for group in groups]
+    own = [replace(group, trajectories=[each for each in group.trajectories if each.is_own]) for group in groups]
     return [group for group in own if group.trajectories] or list(groups)
 
 

@@ -21,6 +21,7 @@ from turnwise.envs.check import check_env
 from turnwise.envs.check_memory import remember, was_sound
 from turnwise.exactness import describe_arithmetic
 from turnwise.policy.rendering import Renderer
+from turnwise.policy.scalar_models import require_alike
 from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_lora import LoraSettings, share_base
 from turnwise.recipe.schema import CONTEXT, Recipe
@@ -157,6 +158,13 @@ def require_templates(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> Non
     """ValueError when a policy has no chat template."""
     for name, policy in policies.items():
         make_renderer(recipe_of(recipe, name), policy)
+
+
+def require_critics(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
+    """ValueError if a critic should begin as a reward model that does not fit its policy."""
+    for name, policy in policies.items():
+        if (source := recipe_of(recipe, name).train.critic_from) is not None:
+            require_alike(Path(source), policy.model, policy.tokenizer)
 
 
 def require_engine(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:

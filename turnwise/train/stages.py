@@ -40,6 +40,7 @@ from turnwise.train.setup import (
     make_imitation,
     make_renderer,
     plays_at_all,
+    require_critics,
     require_engine,
     require_loggers,
     require_sound_env,
@@ -68,6 +69,7 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
     policies = load_policies(recipe)
     require_templates(recipe, policies)
     require_engine(recipe, policies)
+    require_critics(recipe, policies)
     imitation = None
     if recipe.sft is not None:
         imitation = _imitation(recipe, policies, console, ranks)
@@ -326,7 +328,7 @@ def _is_finished(stage: Path) -> bool:
 def _require_same_run(before: Recipe, after: Recipe) -> None:
     for change in differences(before, after):
         key = change.partition(":")[0]
-        if (key.partition(".")[0] in FIXED and key not in _REACHED) or key == "train.critic":
+        if (key.partition(".")[0] in FIXED and key not in _REACHED) or key in ("train.critic", "train.critic_from"):
             command = "sft" if before.stage == "imitation" else "train"
             raise ValueError(f"{key} cannot change in the middle of a run; start a new one with `turnwise {command}`")
 
