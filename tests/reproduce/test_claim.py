@@ -105,7 +105,7 @@ def test_mistakes_in_a_claim_are_named(tmp_path, before, after, message):
 
 
 def test_unknown_papers_and_scales_are_named():
-    with pytest.raises(ValueError, match="one of apo, .*gem, .*st-ppo, .*tdpo"):
+    with pytest.raises(ValueError, match=r"one of apo, .*gem, .*st-ppo, .*tdpo"):
         load_claim("no-such-paper")
     with pytest.raises(ValueError, match="it has cpu, cpu-default, cpu-large"):
         load_claim("st-ppo").scale("mars")

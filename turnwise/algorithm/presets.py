@@ -170,7 +170,11 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
     ),
     "nlu-ppo": (
         "Token PPO on single answers, with the KL from the first policy in the reward",
-        {**_PPO, "reward": [{"kind": "token-kl", "coef": 0.2}], "weights": "token-mean"},
+        {
+            **_PPO,
+            "reward": [{"kind": "token-kl", "coef": 0.2, "target": 6.0, "gain": 0.01}],
+            "weights": "token-mean",
+        },
     ),
     "poad": (
         "Discount between turns, none inside a turn",

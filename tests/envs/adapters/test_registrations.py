@@ -11,6 +11,7 @@ PACKAGES = {
     "rg/{name}": "reasoning_gym",
     "textarena/{name}": "textarena",
     "textworld/w{rooms:int}-o{objects:int}-q{quest:int}": "textworld",
+    "textworld/cooking": "textworld",
     "gym/{name}": "gymnasium",
     "minigrid/{name}": "minigrid",
     "gem/{name}": "gem",
@@ -32,7 +33,7 @@ def test_a_missing_package_is_answered_with_the_pip_command(spec, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ValueError, match=rf"needs the package '{package}.*pip install 'turnwise\[{spec.extra}\]'"):
-        make(spec.example)
+        make(spec.example or spec.id)
 
 
 def test_the_size_of_a_textworld_game_comes_from_its_id():

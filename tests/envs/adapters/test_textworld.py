@@ -127,3 +127,27 @@ def test_bad_settings_name_the_fix():
         make("textworld/w0-o3-q4")
     with pytest.raises(ValueError, match="sparse, balanced or dense"):
         make(SMALL, rewards="rich")
+
+
+def test_a_cooking_game_shows_its_recipe_and_the_walkthrough_wins():
+    env = make("textworld/cooking", rewards="dense", split="test")
+    first, _ = env.reset(task=1)
+    assert "Recipe #1" in first
+    assert "Directions:" in first
+    snapshot = env.get_state()
+    env.step("eat meal")
+    env.set_state(snapshot)
+    got, over, info = [], False, {}
+    while not over:
+        _, reward, over, _, info = env.step(env.oracle())
+        got.append(reward)
+    assert (sum(got), info["success"]) == (pytest.approx(1.0), True)
+    assert got == pytest.approx([1 / len(got)] * len(got))
+    assert env.list_tasks() == list(range(1, 33))
+
+
+def test_cooking_games_that_cannot_be_made_are_refused_with_what_can():
+    with pytest.raises(ValueError, match="a recipe has 1 to 5 ingredients, and a house 1, 6, 9, 12 rooms"):
+        make("textworld/cooking", ingredients=6)
+    with pytest.raises(ValueError, match="rooms=2: "):
+        make("textworld/cooking", rooms=2)

@@ -21,10 +21,16 @@ SPECS: tuple[EnvSpec, ...] = (
     ),
     EnvSpec(
         id="textworld/w{rooms:int}-o{objects:int}-q{quest:int}",
-        entry_point="turnwise.envs.adapters.textworld:TextWorld",
+        entry_point="turnwise.envs.adapters.textworld:make_adventure",
         summary="Generated TextWorld adventures by rooms, objects and quest length; rewards sparse, balanced or dense.",
         extra="textworld",
         example="textworld/w2-o3-q4",
+    ),
+    EnvSpec(
+        id="textworld/cooking",
+        entry_point="turnwise.envs.adapters.textworld:make_cooking",
+        summary="TextWorld's cooking games: ingredients (1 to 5), cook, cut, rooms; the recipe is read first.",
+        extra="textworld",
     ),
     EnvSpec(
         id="gym/{name}",

@@ -1,4 +1,4 @@
-"""TextWorld games by rooms, objects and quest length: `make("textworld/w2-o3-q4", rewards="dense")`."""
+"""TextWorld games: adventures by rooms, objects and quest length (`textworld/w2-o3-q4`), and `textworld/cooking`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from typing import Any, Literal
 
 import textworld
 
-from turnwise.envs.adapters.textworld_cache import GameSettings, game_file
+from turnwise.envs.adapters.textworld_cache import CookingSettings, GameSettings, game_file
 from turnwise.envs.base import Env, Reset, Step
 
 GAME_SEEDS = {"test": range(1, 101), "validation": range(10_001, 10_501), "train": range(30_001, 35_001)}
 """Game seeds of each split, those of published results; training may ask for others."""
+_COOKING_GAMES = 32
+"""Of each split: building one takes seconds."""
 STEPS_PER_QUEST_COMMAND = 3
 MAX_COMMAND_CHARACTERS = 200
 PARTS = {"sparse": 1, "balanced": 2}
@@ -28,6 +30,26 @@ _INFOS = textworld.EnvInfos(
 )  # fmt: skip
 _SECOND_COMMAND = re.compile(r"[.\n]|\bthen\b")
 _PROMPT_LINE = re.compile(r"\n>\s|\*\*\* The End \*\*\*")
+Rewards = Literal["sparse", "balanced", "dense"]
+
+
+def make_adventure(*, rooms: int, objects: int, quest: int, rewards: Rewards = "sparse", split: str = "train") -> Env:
+    """`make("textworld/w2-o3-q4", rewards="dense")`."""
+    return TextWorld(settings=GameSettings(rooms=rooms, objects=objects, quest=quest), rewards=rewards, split=split)
+
+
+def make_cooking(
+    *,
+    ingredients: int = 1,
+    cook: bool = True,
+    cut: bool = False,
+    rooms: int = 1,
+    rewards: Rewards = "sparse",
+    split: str = "train",
+) -> Env:
+    """`make("textworld/cooking", ingredients=2, cut=True)`: read the recipe, prepare the ingredients, eat the meal."""
+    settings = CookingSettings(ingredients=ingredients, cook=cook, cut=cut, rooms=rooms)
+    return TextWorld(settings=settings, rewards=rewards, games=_COOKING_GAMES, split=split)
 
 
 class TextWorld(Env):
@@ -43,18 +65,15 @@ class TextWorld(Env):
     def __init__(
         self,
         *,
-        rooms: int,
-        objects: int,
-        quest: int,
-        rewards: Literal["sparse", "balanced", "dense"] = "sparse",
+        settings: GameSettings | CookingSettings,
+        rewards: Rewards = "sparse",
+        games: int | None = None,
         split: str = "train",
     ) -> None:
         super().__init__(split=split)
         if rewards not in (*PARTS, "dense"):
             raise ValueError(f"unknown rewards {rewards!r}; choose sparse, balanced or dense")
-        self.settings = GameSettings(rooms=rooms, objects=objects, quest=quest)
-        self.parts = PARTS.get(rewards, quest)
-        self.max_steps = STEPS_PER_QUEST_COMMAND * quest
+        self.settings, self.rewards, self.games = settings, rewards, GAME_SEEDS[split][:games]
         self.path: Path | None = None
         self.commands: list[str] = []
         self.engine: Any = None
@@ -62,14 +81,15 @@ class TextWorld(Env):
     def reset(self, seed: int | None = None, task: int | None = None) -> Reset:
         """Start the game that the seed draws from the split's range, or the game whose own seed is `task`."""
         super().reset(seed=seed)
-        number = self.rng.choice(GAME_SEEDS[self.split]) if task is None else self._check(task)
+        number = self.rng.choice(self.games) if task is None else self._check(task)
         self.path = game_file(self.settings, number)
         self._replay([])
-        return f"{self.state.objective}\n\n{self._look()}", {"game_seed": number, "state_key": self._state_key()}
+        parts = (self.state.objective, self.opening, self._look())
+        return "\n\n".join(part for part in parts if part), {"game_seed": number, "state_key": self._state_key()}
 
     def list_tasks(self) -> list[int]:
         """The game seeds of the split."""
-        return list(GAME_SEEDS[self.split])
+        return list(self.games)
 
     def step(self, action: str) -> Step:
         """Type one command at the game's prompt; anything after a full stop or `then` is ignored."""
@@ -120,7 +140,13 @@ class TextWorld(Env):
             warnings.filterwarnings("ignore", message=".*is not fully supported")
             self.engine = textworld.start(str(self.path), _INFOS)
             self.state = self.engine.reset()
+        self.opening = ""
+        if self.settings.first_command:
+            self.state, _, _ = self.engine.step(self.settings.first_command)
+            self.opening = re.sub(r"\n{2,}", "\n", _PROMPT_LINE.split(self.state.feedback)[0]).strip()
         self.total = self.nearest = len(self.state.policy_commands)
+        length = self.settings.quest or self.total
+        self.parts, self.max_steps = PARTS.get(self.rewards, length), STEPS_PER_QUEST_COMMAND * length
         self.feedback, self.commands = "", []
         for command in commands:
             self._type(command)
