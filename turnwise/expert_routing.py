@@ -32,7 +32,7 @@ class Routing(Protocol):
         ...
 
 
-class Recording:
+class ExpertRecorder:
     """Collects the experts of every token, all layers side by side: `[T, columns]`."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Recording:
         return torch.cat([self._found[first] for first in sorted(self._found)], dim=1)
 
 
-class Replay:
+class ExpertReplay:
     """Uses recorded experts, and the router's choice where there is none."""
 
     def __init__(self, experts_TE: Tensor) -> None:

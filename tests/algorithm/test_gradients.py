@@ -10,7 +10,7 @@ from tests.ops.batches import Case, random_case
 from turnwise.algorithm import PRESETS, Algorithm, compute_credit, compute_loss, preset
 from turnwise.batch import Scores, TokenBatch
 
-STOPPED = {"cispo", "minirl"}
+STOPPED = {"cispo", "minirl", "minirl-r2", "minirl-r3"}
 """Rows whose weights are stop-gradients: a finite difference would see through them."""
 
 STOPPED_IN_PAIRS = {"tdpo2", "p3o-v1", "p3o-v2"}

@@ -13,7 +13,7 @@ from turnwise.batch import TokenBatch
 from turnwise.engine.contract import SamplingParams
 from turnwise.engine.runners import cache_shape
 from turnwise.engine.torch_engine import TorchEngine
-from turnwise.expert_routing import Recording, Replay, Routing
+from turnwise.expert_routing import ExpertRecorder, ExpertReplay, Routing
 from turnwise.policy.pico import FAMILIES, build_model
 from turnwise.policy.sampling_copy import SamplingCopy, SamplingPrecision
 from turnwise.policy.text import TextPolicy
@@ -51,7 +51,7 @@ def test_every_token_but_the_last_has_the_learners_experts_with_shared_prompts_a
     played = play(engine)
     assert engine.counts["shared"] > 0
     assert engine.counts["evicted"] > 0
-    batch, recording = packed(played), Recording()
+    batch, recording = packed(played), ExpertRecorder()
     with torch.no_grad():
         policy.score(batch, routing=recording)
     last_T = torch.zeros(batch.tokens, dtype=torch.bool)
@@ -109,8 +109,8 @@ def test_with_the_samplers_experts_the_kl_to_a_rounded_sampler_is_a_third_or_les
         gap = policy.score(batch, routing=routing).logprob_T[batch.sampled_T].double() - mu
         return float((gap.expm1() - gap).mean())
 
-    recording = Recording()
-    free, replayed = kl(recording), kl(Replay(batch.extra_T["routing"]))
+    recording = ExpertRecorder()
+    free, replayed = kl(recording), kl(ExpertReplay(batch.extra_T["routing"]))
     known_T = batch.extra_T["routing"][:, 0] != ANY_EXPERT
     rerouted = (recording.experts() != batch.extra_T["routing"])[known_T].float().mean()
     assert 0.005 < float(rerouted) < 0.05

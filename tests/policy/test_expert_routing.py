@@ -11,14 +11,14 @@ from torch import Tensor
 from tests.model_families import make_family
 from tests.policy.shapes import RAGGED, make_batch
 from turnwise.batch import TokenBatch
-from turnwise.expert_routing import Recording, Replay, follow_routing
+from turnwise.expert_routing import ExpertRecorder, ExpertReplay, follow_routing
 from turnwise.policy.text import TextPolicy
 from turnwise.types import ANY_EXPERT
 
 ROUTED = ["qwen3-moe", "mixtral", "olmoe", "qwen2-moe"]
 
 
-class Watched(Replay):
+class Watched(ExpertReplay):
     """A replay that notes which experts were used."""
 
     def __init__(self, experts_TE: Tensor) -> None:
@@ -34,7 +34,7 @@ class Watched(Replay):
 
 
 def recorded(policy: TextPolicy, batch: TokenBatch) -> Tensor:
-    recording = Recording()
+    recording = ExpertRecorder()
     with torch.no_grad():
         policy.score(batch, routing=recording)
     return recording.experts()
@@ -49,7 +49,7 @@ def changed(family: str, *, by: float, checkpointing: bool = False) -> TextPolic
     return policy
 
 
-def gradients(policy: TextPolicy, batch: TokenBatch, replay: Replay | None) -> tuple[Tensor, dict[str, Tensor]]:
+def gradients(policy: TextPolicy, batch: TokenBatch, replay: ExpertReplay | None) -> tuple[Tensor, dict[str, Tensor]]:
     logprob_T = policy.score(batch, routing=replay).logprob_T
     logprob_T.sum().backward()
     return logprob_T.detach(), {name: each.grad for name, each in policy.trainable().items() if each.grad is not None}
@@ -70,7 +70,7 @@ def test_replaying_its_own_experts_changes_no_bit(family: str) -> None:
     batch = make_batch(RAGGED)
     experts = recorded(TextPolicy(make_family(family)), batch)
     plain, plain_gradients = gradients(TextPolicy(make_family(family)), batch, None)
-    found, found_gradients = gradients(TextPolicy(make_family(family)), batch, Replay(experts))
+    found, found_gradients = gradients(TextPolicy(make_family(family)), batch, ExpertReplay(experts))
     assert torch.equal(plain, found)
     assert plain_gradients.keys() == found_gradients.keys()
     assert all(torch.equal(plain_gradients[name], found_gradients[name]) for name in plain_gradients)
@@ -97,7 +97,7 @@ def test_checkpointing_replays_in_the_backward_pass_too() -> None:
     batch = make_batch(RAGGED)
     experts = recorded(TextPolicy(make_family("qwen3-moe")), batch)
     found = [
-        gradients(changed("qwen3-moe", by=0.1, checkpointing=checkpointing), batch, Replay(experts))[1]
+        gradients(changed("qwen3-moe", by=0.1, checkpointing=checkpointing), batch, ExpertReplay(experts))[1]
         for checkpointing in (False, True)
     ]
     torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
@@ -107,7 +107,7 @@ def test_unknown_experts_are_chosen_by_the_router() -> None:
     batch, policy = make_batch(RAGGED), TextPolicy(make_family("qwen3-moe"))
     experts = recorded(policy, batch)
     unknown = torch.full_like(experts, ANY_EXPERT)
-    assert torch.equal(policy.score(batch, routing=Replay(unknown)).logprob_T, policy.score(batch).logprob_T)
+    assert torch.equal(policy.score(batch, routing=ExpertReplay(unknown)).logprob_T, policy.score(batch).logprob_T)
     other = (experts + 1) % 4
     other[batch.sequence_T != 1] = ANY_EXPERT
     watched = Watched(other)
@@ -120,9 +120,9 @@ def test_parts_of_a_batch_replay_their_own_rows() -> None:
     batch, policy = make_batch(RAGGED), changed("qwen3-moe", by=0.1)
     experts = recorded(TextPolicy(make_family("qwen3-moe")), batch)
     batch = batch.with_(extra_T={"routing": experts})
-    whole = policy.score(batch, routing=Replay(experts)).logprob_T
+    whole = policy.score(batch, routing=ExpertReplay(experts)).logprob_T
     part = batch.select([3, 1])
-    found = policy.score(part, routing=Replay(part.extra_T["routing"])).logprob_T
+    found = policy.score(part, routing=ExpertReplay(part.extra_T["routing"])).logprob_T
     wanted = torch.cat([whole[batch.sequence_T == 3], whole[batch.sequence_T == 1]])
     torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
 

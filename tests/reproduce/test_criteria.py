@@ -53,6 +53,7 @@ def test_only_seeds_in_common_count_and_two_are_too_few():
 def test_a_criterion_says_what_it_asks_for():
     assert criterion(minus="b", at_least=0.5).name == "turns of a minus b at least 0.5"
     assert criterion(at_most=5.3).name == "turns of a at most 5.3"
+    assert criterion(minus="b", updates=8, at_least=0.5).name == "turns of a minus b with 8 updates at least 0.5"
 
 
 @pytest.mark.parametrize(

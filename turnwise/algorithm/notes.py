@@ -23,6 +23,12 @@ _DARS_NOTE = """\
 DARS (2508.13755), from its public code: both schedules and their caps, no division by the spread, no KL, two epochs.
 The caps are 32 (ET) and 64 (HW); a budget for all further tries of a step is ours, as is sharing it in proportion."""
 
+_MINIRL_NOTE = """\
+MiniRL (2512.01374): weights against the sampler, truncated at 5, masks against the old policy (0.2, 0.27), a group mean
+without a spread and a sum over tokens are established. So are the two replays: R2 repeats the experts that the trainer
+chose for the old policy, R3 those of the sampler. That R3 covers prompts and observations too is our reading; tokens
+whose experts are unknown, such as the last of an episode, are routed freely."""
+
 NOTES: Mapping[str, str] = {
     "s-ppo": "Token-level twin of st-ppo; the same things are established and open.",
     "st-ppo": """\
@@ -37,6 +43,9 @@ claim to hold us to is robustness to the learning rate, not the clipping bias as
 Ours, and the default (docs/stability.md): where st-ppo shrinks steps by what the clip hides, this row looks at the KL
 from the sampler itself. Found by search, confirmed on ten other seeds of a small task, where it ended higher than
 st-ppo over five rates, and on SmolLM2 with three seeds. On-policy it is turn-ppo.""",
+    "minirl": _MINIRL_NOTE,
+    "minirl-r2": _MINIRL_NOTE,
+    "minirl-r3": _MINIRL_NOTE,
     "tdpo1": "TDPO (2404.11999), from its public code: alpha 1 and no stop-gradient.",
     "tdpo2": "TDPO (2404.11999), from its public code: beta 0.1, alpha 0.5, a stop-gradient on the better answer's KL.",
     "sppo": """\

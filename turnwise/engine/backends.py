@@ -16,7 +16,7 @@ from turnwise.engine.memory import CacheShape, SlotCache
 from turnwise.engine.runners import MixedRunner, Runner, make_runner
 from turnwise.engine.sampling import counter_uniform, draw, most_likely, needs_restriction, restrict
 from turnwise.engine.session import Request
-from turnwise.expert_routing import Recording, follow_routing
+from turnwise.expert_routing import ExpertRecorder, follow_routing
 from turnwise.residual_stream import widen_residual
 
 
@@ -139,7 +139,7 @@ class TorchBackend:
     def _run(self, id_N: Tensor, slot_N: Tensor, position_N: Tensor, attend: Attend) -> Tensor:
         if not self.cache.records:
             return self._runner.hidden(id_N, position_N, attend)
-        recording = Recording()
+        recording = ExpertRecorder()
         hidden_N = self._runner.hidden(id_N, position_N, attend, recording)
         self.cache.write_experts(slot_N, position_N, recording.experts())
         return hidden_N

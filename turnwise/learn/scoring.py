@@ -11,7 +11,7 @@ from turnwise.algorithm import Algorithm, Need
 from turnwise.algorithm.axes import ROUTING
 from turnwise.algorithm.parts import bind
 from turnwise.batch import Scores, TokenBatch
-from turnwise.expert_routing import Recording, Replay
+from turnwise.expert_routing import ExpertRecorder, ExpertReplay
 
 if TYPE_CHECKING:
     from turnwise.learn.learner import Learner
@@ -28,10 +28,10 @@ def scored(learner: Learner, batch: TokenBatch) -> TokenBatch:
     return batch if learner.critic is None else _valued(learner, batch)
 
 
-def replay(row: Algorithm, part: TokenBatch) -> Replay | None:
+def replay(row: Algorithm, part: TokenBatch) -> ExpertReplay | None:
     """The experts that a pass of the policy must use, if the row says so."""
     experts_TE = bind(ROUTING, row.routing)(part)
-    return None if experts_TE is None else Replay(experts_TE)
+    return None if experts_TE is None else ExpertReplay(experts_TE)
 
 
 def _recorded(learner: Learner, batch: TokenBatch) -> TokenBatch:
@@ -39,7 +39,7 @@ def _recorded(learner: Learner, batch: TokenBatch) -> TokenBatch:
     found: list[Tensor] = []
 
     def score(part: TokenBatch) -> Scores:
-        recording = Recording()
+        recording = ExpertRecorder()
         scores = learner.policy.score(part, temperature=learner.temperature, routing=recording)
         found.append(recording.experts())
         return scores

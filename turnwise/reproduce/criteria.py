@@ -32,6 +32,8 @@ class Criterion(BaseModel):
     metric: str
     """`success`, `turns` and `reward`, or any `eval/…` metric: of the last held-out evaluation. Any other metric of
     `metrics.jsonl`: its mean over the steps."""
+    updates: int | None = None
+    """Of the runs with so many updates per rollout; None: the stress test's."""
     peak: bool = False
     """Of the evaluation that has most of it, in place of the last."""
     at_least: float | None = None
@@ -76,7 +78,8 @@ class Criterion(BaseModel):
         bound = f"at most {self.at_most:g}" if self.at_least is None else f"at least {self.at_least:g}"
         metric = f"peak of {self.metric}" if self.peak else self.metric
         compared = f" {'minus' if self.minus else 'over'} {self.other}" if self.other else ""
-        return f"{metric} of {self.arm}{compared} {bound}"
+        stress = "" if self.updates is None else f" with {counted(self.updates, 'update')}"
+        return f"{metric} of {self.arm}{compared}{stress} {bound}"
 
     def judge(self, values: Sequence[Mapping[int, float]]) -> tuple[Outcome, str]:
         """The outcome and its numbers, from the metric by seed: of the arm, and of what it is compared with.

@@ -101,7 +101,8 @@ def _crossing(curve: Mapping[float, float], first: float, second: float, bar: fl
 
 def _criterion(criterion: Criterion, scale: StudyScale, table: Table) -> Judgement:
     """One of the claim's own criteria; undecided until every run that it reads is complete."""
-    cells = [stress_cell(scale, arm) for arm in criterion.arms]
+    updates = criterion.updates or scale.updates
+    cells = [replace(stress_cell(scale, arm), updates=updates) for arm in criterion.arms]
     outcome: Outcome = "not decided"
     if not (text := missing_runs(scale, table, cells)):
         values = table.compared(criterion, cells)
