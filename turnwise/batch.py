@@ -101,6 +101,8 @@ class TokenBatch:
     that is true of every one."""
     old_T: Tensor | None = None
     """Log-prob under the trainer's weights before the first update on this batch."""
+    old_uniform_T: Tensor | None = None
+    """What `Scores.uniform_T` was before the first update on this batch."""
     ref_T: Tensor | None = None
     value_T: Tensor | None = None
     advantage_T: Tensor | None = None
@@ -239,6 +241,8 @@ class Scores:
     """Logits of a categorical critic, one column per bin."""
     collision_T: Tensor | None = None
     """Σ_v p_v² over the vocabulary; the `logit` estimator of the clipping bias needs it."""
+    uniform_T: Tensor | None = None
+    """Mean of log p_v over the vocabulary, without a gradient; parts that fit a uniform policy need it."""
     reference_kl_T: Tensor | None = None
     """Full-vocabulary KL from the policy to the reference."""
     reverse_kl_T: Tensor | None = None

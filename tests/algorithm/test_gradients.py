@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.ops.batches import Case, random_case
+from tests.ops.batches import Case, known, random_case
 from turnwise.algorithm import PRESETS, Algorithm, compute_credit, compute_loss, preset
 from turnwise.batch import Scores, TokenBatch
 
@@ -19,7 +19,13 @@ STOPPED_IN_PAIRS = {"tdpo2", "p3o-v1", "p3o-v2"}
 
 def total(row: Algorithm, credited: TokenBatch, logprob_T: Tensor, value_T: Tensor) -> Tensor:
     entropy_T = torch.where(credited.sampled_T, logprob_T**2, 0)
-    scores = Scores(logprob_T=logprob_T, value_T=value_T, entropy_T=entropy_T, reverse_kl_T=entropy_T)
+    scores = Scores(
+        logprob_T=logprob_T,
+        value_T=value_T,
+        entropy_T=entropy_T,
+        reverse_kl_T=entropy_T,
+        uniform_T=known(credited.old_uniform_T) * 1.1,
+    )
     return compute_loss(row, credited, scores).total
 
 

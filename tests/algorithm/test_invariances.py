@@ -46,7 +46,8 @@ def gradient(
     logprob_T, value_T = logprob_T.clone().requires_grad_(), value_T.clone().requires_grad_()
     entropy_T = torch.where(credited.sampled_T, logprob_T * 0.5 + 2, 0)
     kl_T = torch.where(credited.sampled_T, 1 - 0.3 * logprob_T, 0)
-    scores = Scores(logprob_T=logprob_T, value_T=value_T, entropy_T=entropy_T, reverse_kl_T=kl_T)
+    uniform_T = None if credited.old_uniform_T is None else credited.old_uniform_T * 1.1 - logprob_T.detach() ** 2
+    scores = Scores(logprob_T=logprob_T, value_T=value_T, entropy_T=entropy_T, reverse_kl_T=kl_T, uniform_T=uniform_T)
     loss = compute_loss(row, credited, scores, counts=counts)
     loss.total.backward()
     value_grad_T = value_T.grad if value_T.grad is not None else torch.zeros_like(value_T)
@@ -85,8 +86,9 @@ def test_micro_batches_add_up_to_the_whole(name: str, seed: int) -> None:
     expected, expected_grad = whole(row, case)
     credited = compute_credit(row, case.batch)
     counts = Counts.of(credited)
-    # Terms of single sequences hold however trajectories are cut; terms of units ask for whole ones.
-    by_unit = Need.WHOLE_GROUPS in row.needs or Trait.PER_UNIT in row.facts("surrogate")
+    # Terms of single sequences hold however trajectories are cut; terms that look beyond them ask for whole units.
+    looks_ahead = Need.VOCABULARY_MEAN in row.needs
+    by_unit = looks_ahead or Need.WHOLE_GROUPS in row.needs or Trait.PER_UNIT in row.facts("surrogate")
     order = credited.units() if by_unit else [[each] for each in range(credited.sequences)]
     random.Random(seed).shuffle(order)
     total, total_grad = 0.0, torch.zeros_like(expected_grad)
@@ -130,7 +132,7 @@ def rearranged(case: Case, groups: list[Group]) -> Case:
     batch = case.batch
     assert batch.mu_T is not None and batch.old_T is not None  # noqa: PT018
     assert batch.ref_T is not None and batch.value_T is not None  # noqa: PT018
-    streams = {name: getattr(batch, name)[rows] for name in ("mu_T", "old_T", "ref_T", "value_T")}
+    streams = {name: getattr(batch, name)[rows] for name in ("mu_T", "old_T", "old_uniform_T", "ref_T", "value_T")}
     return replace(case, groups=groups, batch=fresh.with_(**streams), logprob_T=case.logprob_T[rows])
 
 
@@ -160,7 +162,7 @@ def test_environment_tokens_change_nothing(name: str) -> None:
     fresh = assign(groups).batch
     # Sampled tokens keep their order, so their streams can be moved over one by one; all else is noise.
     streams = {}
-    for stream in ("mu_T", "old_T", "ref_T", "value_T"):
+    for stream in ("mu_T", "old_T", "old_uniform_T", "ref_T", "value_T"):
         values_T = torch.full((fresh.tokens,), 123.0, dtype=torch.float64)
         values_T[fresh.sampled_T] = getattr(case.batch, stream)[case.batch.sampled_T]
         streams[stream] = values_T

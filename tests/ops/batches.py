@@ -39,6 +39,7 @@ class Case:
         return Scores(
             logprob_T=self.logprob_T.clone().requires_grad_(),
             entropy_T=torch.where(self.batch.sampled_T, self.logprob_T.abs() + 0.5, torch.nan),
+            uniform_T=known(self.batch.old_uniform_T) * 1.1 - 0.2,
             value_T=(known(self.batch.value_T) * 0.9 + 0.05).requires_grad_(),
         )
 
@@ -99,7 +100,12 @@ def assign(groups: list[Group], *, seed: int = 0) -> Case:
     return Case(
         groups=groups,
         batch=batch.with_(
-            mu_T=mu_T, old_T=old_T, ref_T=old_T + normal(0.3), value_T=normal(0.7), advantage_T=normal(1.0)
+            mu_T=mu_T,
+            old_T=old_T,
+            ref_T=old_T + normal(0.3),
+            value_T=normal(0.7),
+            advantage_T=normal(1.0),
+            old_uniform_T=old_T - 2,
         ),
         logprob_T=old_T + normal(0.3),
     )

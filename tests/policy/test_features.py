@@ -48,13 +48,17 @@ def test_discrete_scores_are_log_softmax_of_the_network() -> None:
     policy = FeaturePolicy.mlp(3, actions=Discrete(count=4), hidden=(8,), seed=1)
     features = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     actions = torch.tensor([0, 3, 1, 2, 2])
-    scores = policy.score(one_step(features, actions, [0.0] * 5), temperature=0.5, entropy=True, collision=True)
+    scores = policy.score(
+        one_step(features, actions, [0.0] * 5), temperature=0.5, entropy=True, collision=True, uniform=True
+    )
     log_p = (policy.head(policy.body(features)) / 0.5).log_softmax(-1)
     torch.testing.assert_close(scores.logprob_T, log_p[torch.arange(5), actions])
     assert scores.entropy_T is not None
     torch.testing.assert_close(scores.entropy_T, torch.distributions.Categorical(logits=log_p).entropy())
     assert scores.collision_T is not None
     torch.testing.assert_close(scores.collision_T, log_p.exp().square().sum(-1))
+    assert scores.uniform_T is not None
+    torch.testing.assert_close(scores.uniform_T, log_p.mean(-1))
 
 
 def test_gaussian_scores_are_normal_densities() -> None:

@@ -91,6 +91,30 @@ def test_gradients_agree_with_finite_differences() -> None:
     assert torch.autograd.gradcheck(all_four, tuple(example.inputs))
 
 
+@pytest.mark.parametrize("at_once", [1, 3 * WORDS, 10**9])
+@pytest.mark.parametrize("softcap", [None, 1.5])
+def test_the_mean_over_the_vocabulary_is_that_of_all_logits_and_has_no_gradient(
+    softcap: float | None, at_once: int
+) -> None:
+    example = Example()
+    head = Head(weight_Vd=example.weight, bias_V=example.bias, softcap=softcap)
+    found = token_statistics(
+        example.hidden, head, example.target, temperature=0.6, uniform=True, entropy=True, at_once=at_once
+    )
+    raw = example.hidden @ example.weight.T + example.bias
+    logits = (raw if softcap is None else softcap * torch.tanh(raw / softcap)) / 0.6
+    assert found.uniform_M is not None
+    torch.testing.assert_close(found.uniform_M, logits.log_softmax(-1).mean(-1).detach(), rtol=1e-10, atol=1e-10)
+    assert not found.uniform_M.requires_grad
+    assert found.entropy_M is not None
+    plain = example.gradients([found.logprob_M, found.entropy_M, *[torch.zeros_like(found.logprob_M)] * 2])
+    asked = token_statistics(example.hidden, head, example.target, temperature=0.6, entropy=True, at_once=at_once)
+    assert asked.uniform_M is None
+    assert asked.entropy_M is not None
+    again = example.gradients([asked.logprob_M, asked.entropy_M, *[torch.zeros_like(asked.logprob_M)] * 2])
+    torch.testing.assert_close(plain, again, rtol=0, atol=0)
+
+
 def test_a_graph_can_be_walked_twice() -> None:
     example = Example()
     statistics = [getattr(example.chunked(temperature=1.0, softcap=None, at_once=50), name) for name in NAMES]

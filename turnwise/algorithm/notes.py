@@ -67,6 +67,11 @@ whether the group's mean includes it; here it does, because otherwise the last t
     "dars-hw": _DARS_NOTE,
     "dars-b": f"""{_DARS_NOTE}
 Breadth: 3,072 prompts a step at 5e-6 instead of 128 at 1e-6, in one minibatch; set rollout.episodes and the rate.""",
+    "rover": """\
+ROVER (2509.24981), text and public code: rho = beta = 1, rewards minus the mean of the group on every token, four
+minibatches. Its scripts for mathematics divide by the spread as well; the text does not. With one update a step it is
+REINFORCE with the group's mean as the baseline. Its theorem is about trees without feedback: with several turns treat
+it as a regularised policy gradient.""",
     "kto": "KTO (2402.01306) with a constant anchor in place of the estimated KL.",
     "poad": """\
 POAD (2405.15821), from its public code: gamma 0.95 between actions and none inside them, lambda 0.95 everywhere, clips

@@ -211,6 +211,10 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
         {**_DARS, "sampling": {"kind": "dars", "size": 8, "schedule": "hw", "most": 64}},
     ),
     "dars-b": ("dars-et with whole batches, which want to be large", {**_DARS, "minibatches": 1}),
+    "rover": (
+        "Fits the values of the uniformly random policy; no ratio, no clip",
+        {**_GROUP, "surrogate": "rover", "minibatches": 4},
+    ),
     "dpo": ("The better answer of a pair against the worse, near a reference", _PAIRS),
     "iterative-dpo": (
         "DPO on the best and the worst of its own samples, against their sampler",

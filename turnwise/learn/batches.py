@@ -128,6 +128,7 @@ def no_scores(batch: TokenBatch, *, bins: int) -> Scores:
         value_T=none_T,
         value_logits_TB=none_T.new_zeros(0, bins) if bins else None,
         collision_T=none_T,
+        uniform_T=none_T,
         reference_kl_T=none_T,
         reverse_kl_T=none_T,
     )

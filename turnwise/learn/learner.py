@@ -269,7 +269,7 @@ class Learner:
     def _loss(self, part: TokenBatch, scores: Scores, counts: Counts) -> Loss:
         """The loss of one micro-batch; the step's scale observes it."""
         if part.old_T is None:
-            part = part.with_(old_T=scores.logprob_T.detach())
+            part = part.with_(old_T=scores.logprob_T.detach(), old_uniform_T=scores.uniform_T)
         loss = compute_loss(self.row, part, scores, counts=counts)
         if self.scale is not None:
             self.scale.observe(loss, scores, list(self.optimizer.parameters.values()))
@@ -283,6 +283,7 @@ class Learner:
             entropy=True,
             collision=Need.COLLISION in self.needs,
             reverse_kl=Need.KL_FROM_REFERENCE in self.needs,
+            uniform=Need.VOCABULARY_MEAN in self.needs,
             reference=self.reference if full_kl else None,
             critic=self.critic,
             routing=replay(self.row, part),

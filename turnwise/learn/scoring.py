@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def scored(learner: Learner, batch: TokenBatch) -> TokenBatch:
     """The batch with the log-probs of the old policy and the reference, and with values."""
     if _asks_for_old(learner):
-        records = Need.OLD_ROUTING in learner.needs
-        batch = _recorded(learner, batch) if records else batch.with_(old_T=learner.score(batch, learner.sampler))
+        observes = not learner.needs.isdisjoint({Need.OLD_ROUTING, Need.VOCABULARY_MEAN})
+        batch = _observed(learner, batch) if observes else batch.with_(old_T=learner.score(batch, learner.sampler))
     if learner.reference is not None:
         batch = batch.with_(ref_T=learner.score(batch, learner.reference))
     return batch if learner.critic is None else _valued(learner, batch)
@@ -34,19 +34,27 @@ def replay(row: Algorithm, part: TokenBatch) -> ExpertReplay | None:
     return None if experts_TE is None else ExpertReplay(experts_TE)
 
 
-def _recorded(learner: Learner, batch: TokenBatch) -> TokenBatch:
-    """The log-probs of the old policy, and the experts that it chose."""
-    found: list[Tensor] = []
+def _observed(learner: Learner, batch: TokenBatch) -> TokenBatch:
+    """The log-probs of the old policy, and what else the row asks of it: its experts, its vocabulary mean."""
+    experts, means = list[Tensor](), list[Tensor]()
+    records, uniform = (need in learner.needs for need in (Need.OLD_ROUTING, Need.VOCABULARY_MEAN))
 
     def score(part: TokenBatch) -> Scores:
-        recording = ExpertRecorder()
-        scores = learner.policy.score(part, temperature=learner.temperature, routing=recording)
-        found.append(recording.experts())
+        routing = ExpertRecorder() if records else replay(learner.row, part)
+        scores = learner.policy.score(part, temperature=learner.temperature, uniform=uniform, routing=routing)
+        if isinstance(routing, ExpertRecorder):
+            experts.append(routing.experts())
+        if scores.uniform_T is not None:
+            means.append(scores.uniform_T)
         return scores
 
-    old_T = learner.in_parts(batch, score)
-    chosen = {"old_routing": torch.cat(found)[: batch.tokens]} if batch.tokens else {}  # fillers come last
-    return batch.with_(old_T=old_T, extra_T={**batch.extra_T, **chosen})
+    batch = batch.with_(old_T=learner.in_parts(batch, score))
+    if records and batch.tokens:
+        batch = batch.with_(extra_T={**batch.extra_T, "old_routing": torch.cat(experts)[: batch.tokens]})
+    if uniform:
+        none_T = batch.reward_T.new_zeros(0)
+        batch = batch.with_(old_uniform_T=torch.cat([*means, none_T])[: batch.tokens])  # fillers come last
+    return batch
 
 
 def _asks_for_old(learner: Learner) -> bool:

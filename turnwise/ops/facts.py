@@ -30,6 +30,7 @@ class Need(StrEnum):
     KL_FROM_REFERENCE = "the full KL from the reference to the policy (Scores.reverse_kl_T)"
     ENTROPY = "the entropy of the next-token distribution (Scores.entropy_T)"
     COLLISION = "the collision probability of the next-token distribution (Scores.collision_T)"
+    VOCABULARY_MEAN = "the mean log-prob over the vocabulary, now and before the first update (Scores.uniform_T)"
     ROUTING = "the experts that the sampler chose (extra_T['routing'])"
     OLD_ROUTING = "the experts that the policy chose before the first update (extra_T['old_routing'])"
     GRADIENT = "the whole gradient of every weight"

@@ -4,10 +4,11 @@ import torch
 from torch import Tensor
 
 from turnwise.batch import Scores, TokenBatch
+from turnwise.ops.chains import chain
 from turnwise.ops.facts import Need, Trait, declares, refuses
 from turnwise.ops.group_losses import GROUP_LOSSES
 from turnwise.ops.pair_losses import PAIR_LOSSES
-from turnwise.ops.parameters import AtLeastOne, LowerClip, Positive
+from turnwise.ops.parameters import AtLeastOne, LowerClip, NonNegative, Positive
 from turnwise.ops.terms import Ratios, Terms
 
 
@@ -95,6 +96,28 @@ def reinforce(batch: TokenBatch, scores: Scores, ratios: Ratios) -> Terms:
     return Terms(objective=advantage_of(batch) * scores.logprob_T)
 
 
+@declares(Need.ADVANTAGE, Need.OLD, Need.VOCABULARY_MEAN)
+def rover(batch: TokenBatch, scores: Scores, ratios: Ratios, *, rho: Positive = 1.0, beta: NonNegative = 1.0) -> Terms:
+    """Fit the value of the uniformly random policy: no ratio, no clip.
+
+        J_t = −( Q_t − sg[ A_t + beta · Q'_t ] )²
+        Q_t = rho ( log π_t − log π_old,t )
+        Q'_t = the mean of Q over the vocabulary at the next sampled token of the trajectory; 0 at its last one
+
+    ROVER (2509.24981). The gradient is 2 rho (A_t + beta Q'_t − Q_t) ∇log π_t: a policy gradient, a pull back to π_old,
+    and Q' = rho ( KL(U ‖ π_old) − KL(U ‖ π) ), which holds π near the uniform distribution U. The theorem is about
+    trees, where an action alone decides the next state. Where the environment speaks between turns, the first token of
+    the next turn is one sample of the next state, and this is a regularised policy gradient.
+    """
+    if batch.old_T is None or batch.old_uniform_T is None or scores.uniform_T is None:
+        raise ValueError("rover needs old_T, old_uniform_T and Scores.uniform_T; score the batch with uniform=True")
+    links = chain(batch)
+    value_M = rho * (links.pick(scores.logprob_T) - links.pick(batch.old_T))
+    mean_M = rho * (links.pick(scores.uniform_T) - links.pick(batch.old_uniform_T))
+    target_M = links.pick(advantage_of(batch)) + beta * torch.where(links.ends_M, 0, mean_M.roll(-1))
+    return Terms(objective=links.put(-(value_M - target_M.detach()).square()))
+
+
 def negative_log_likelihood(batch: TokenBatch, scores: Scores, ratios: Ratios) -> Terms:
     """Imitate the sampled tokens, whatever they earned.
 
@@ -120,6 +143,7 @@ SURROGATES = {
     "mask": decoupled_mask,
     "cispo": cispo,
     "reinforce": reinforce,
+    "rover": rover,
     "nll": negative_log_likelihood,
     **PAIR_LOSSES,
     **GROUP_LOSSES,

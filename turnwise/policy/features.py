@@ -56,7 +56,7 @@ class FeaturePolicy(nn.Module):
     provides = frozenset(
         {
             *(Need.OLD, Need.SAMPLER, Need.REFERENCE, Need.ENTROPY),
-            *(Need.COLLISION, Need.GRADIENT, Need.WHOLE_GROUPS),
+            *(Need.COLLISION, Need.VOCABULARY_MEAN, Need.GRADIENT, Need.WHOLE_GROUPS),
         }
     )
     has_adapter = False
@@ -164,6 +164,7 @@ class FeaturePolicy(nn.Module):
         entropy: bool = False,
         collision: bool = False,
         reverse_kl: bool = False,
+        uniform: bool = False,
         reference: Any = None,
         critic: Any = None,
         routing: Any = None,
@@ -181,6 +182,7 @@ class FeaturePolicy(nn.Module):
             logprob_T=put(choice.logprob(taken[token_M])),
             entropy_T=put(choice.entropy()) if entropy else None,
             collision_T=put(choice.collision()) if collision else None,
+            uniform_T=put(choice.uniform().detach()) if uniform else None,
             value_T=put(self.value(features_M).squeeze(1)) if self.value is not None else None,
         )
 
@@ -252,6 +254,9 @@ class _OneOf:
     def collision(self) -> Tensor:
         return (2 * self.log_p).exp().sum(-1)
 
+    def uniform(self) -> Tensor:
+        return self.log_p.mean(-1)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Vector:
@@ -273,6 +278,9 @@ class _Vector:
 
     def collision(self) -> Tensor:
         raise ValueError("Σp² needs discrete actions; use another estimator of the clipping bias than 'logit'")
+
+    def uniform(self) -> Tensor:
+        raise ValueError("a mean over all actions needs discrete ones; choose another surrogate")
 
 
 def _stream(batch: TokenBatch, name: str) -> Tensor:

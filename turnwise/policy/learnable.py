@@ -65,6 +65,7 @@ class Policy(Protocol):
         entropy: bool = False,
         collision: bool = False,
         reverse_kl: bool = False,
+        uniform: bool = False,
         reference: Any = None,
         critic: Any = None,
         routing: Routing | None = None,

@@ -40,6 +40,8 @@ class TokenStatistics:
     """Σ_v p_v (log p_v − log q_v), q the reference's distribution."""
     reverse_kl_M: Tensor | None = None
     """Σ_v q_v (log q_v − log p_v)."""
+    uniform_M: Tensor | None = None
+    """(1/V) Σ_v log p_v, without a gradient."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +55,8 @@ class _Task:
     """Whether entropy or collision is requested besides the log-prob."""
     reverse: bool
     """Whether the KL from the reference is requested."""
+    uniform: bool
+    """Whether the mean over the vocabulary is requested."""
     at_once: int
 
 
@@ -85,6 +89,7 @@ def token_statistics(
     entropy: bool = False,
     collision: bool = False,
     reverse_kl: bool = False,
+    uniform: bool = False,
     reference: tuple[Tensor, Head] | None = None,
     at_once: int | None = None,
 ) -> TokenStatistics:
@@ -102,9 +107,10 @@ def token_statistics(
         reference_softcap=reference_head.softcap if reference_head else None,
         spread=entropy or collision,
         reverse=reverse_kl and reference is not None,
+        uniform=uniform,
         at_once=at_once or LOGITS_AT_ONCE.get(hidden_Md.device.type, LOGITS_AT_ONCE["cuda"]),
     )
-    logprob_M, entropy_M, collision_M, kl_M, reverse_kl_M = _ChunkedHead.apply(
+    logprob_M, entropy_M, collision_M, kl_M, reverse_kl_M, uniform_M = _ChunkedHead.apply(
         hidden_Md,
         head.weight_Vd,
         head.bias_V,
@@ -120,6 +126,7 @@ def token_statistics(
         collision_M=collision_M if collision else None,
         kl_M=kl_M if reference is not None else None,
         reverse_kl_M=reverse_kl_M if task.reverse else None,
+        uniform_M=uniform_M if uniform else None,
     )
 
 
@@ -145,7 +152,7 @@ def mixed_logprobs(
 
 
 class _ChunkedHead(torch.autograd.Function):
-    """Five statistics per token, with the gradient of each."""
+    """Five statistics per token with the gradient of each, and one without."""
 
     @staticmethod
     def forward(
@@ -162,22 +169,24 @@ class _ChunkedHead(torch.autograd.Function):
         tensors = hidden_Md, weight_Vd, bias_V, reference_hidden_Md, reference_weight_Vd, reference_bias_V
         mine, other = _sides(task, *tensors)
         statistics = _fused(_statistics, hidden_Md)
-        parts = [torch.empty(7, 0, dtype=_working(hidden_Md.dtype), device=hidden_Md.device)]
+        parts = [torch.empty(8, 0, dtype=_working(hidden_Md.dtype), device=hidden_Md.device)]
         for rows in _blocks(target_M.numel(), task.at_once // weight_Vd.shape[0]):
             other_logits = None if other is None else other.logits(rows=rows)
             parts.append(statistics(mine.logits(rows=rows), other_logits, target_M[rows], task=task))
-        found_7M = torch.cat(parts, dim=1)
+        found_8M = torch.cat(parts, dim=1)
         ctx.task = task
-        ctx.save_for_backward(target_M, found_7M, *tensors)
-        return tuple(row_M.clone() for row_M in found_7M[:5])
+        ctx.save_for_backward(target_M, found_8M, *tensors)
+        uniform_M = found_8M[7].clone()
+        ctx.mark_non_differentiable(uniform_M)
+        return (*(row_M.clone() for row_M in found_8M[:5]), uniform_M)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients_M: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         task: _Task = ctx.task
-        target_M, found_7M, *tensors = ctx.saved_tensors
+        target_M, found_8M, *tensors = ctx.saved_tensors
         mine, other = _sides(task, *tensors)
-        gradient_5M = torch.stack(gradients_M)
+        gradient_5M = torch.stack(gradients_M[:5])
         logit_gradient = _fused(_logit_gradient, mine.hidden_Md)
         sums = _Sums.like(mine, wanted=ctx.needs_input_grad[:3])
         for words in _blocks(mine.weight_Vd.shape[0], task.at_once // max(target_M.numel(), 1)):
@@ -185,7 +194,7 @@ class _ChunkedHead(torch.autograd.Function):
                 mine.logits(words=words),
                 None if other is None else other.logits(words=words),
                 target_M - words.start,
-                found_7M,
+                found_8M,
                 gradient_5M,
                 task=task,
                 dtype=mine.hidden_Md.dtype,
@@ -246,13 +255,16 @@ def _sides(
 
 
 def _statistics(logits: Tensor, other: Tensor | None, target_M: Tensor, *, task: _Task) -> Tensor:
-    """Rows: log-prob, entropy, collision, KL, reverse KL, log Σ exp of the logits and of the reference's.
+    """Rows: log-prob, entropy, collision, KL, reverse KL, log Σ exp of the logits and of the reference's,
+    mean log-prob of all words.
 
     What is not requested is zero.
     """
     total_M = logits.logsumexp(-1)
     logprob_M = logits.gather(1, target_M[:, None]).squeeze(1) - total_M
-    entropy_M = collision_M = kl_M = reverse_M = other_total_M = torch.zeros_like(total_M)
+    entropy_M = collision_M = kl_M = reverse_M = other_total_M = uniform_M = torch.zeros_like(total_M)
+    if task.uniform:
+        uniform_M = logits.mean(-1) - total_M
     if task.spread or other is not None:
         log_p = logits - total_M[:, None]
         p = log_p.exp()
@@ -264,14 +276,14 @@ def _statistics(logits: Tensor, other: Tensor | None, target_M: Tensor, *, task:
             if task.reverse:
                 log_q = other - other_total_M[:, None]
                 reverse_M = (log_q.exp() * (log_q - log_p)).sum(-1)
-    return torch.stack([logprob_M, entropy_M, collision_M, kl_M, reverse_M, total_M, other_total_M])
+    return torch.stack([logprob_M, entropy_M, collision_M, kl_M, reverse_M, total_M, other_total_M, uniform_M])
 
 
 def _logit_gradient(
     logits: Tensor,
     other: Tensor | None,
     target_M: Tensor,
-    found_7M: Tensor,
+    found_8M: Tensor,
     gradient_5M: Tensor,
     *,
     task: _Task,
@@ -282,7 +294,7 @@ def _logit_gradient(
     Every statistic's gradient is p ⊙ something, except for the one-hot of the log-prob and the reverse KL:
         log p_y: 1{y} − p;   H: −p (log p + H);   Σp²: 2p (p − Σp²);   KL: p (log p − log q − KL);   reverse: p − q
     """
-    _, entropy, collision, kl, _, total, other_total = found_7M[:, :, None]
+    _, entropy, collision, kl, _, total, other_total, _ = found_8M[:, :, None]
     of_logprob, of_entropy, of_collision, of_kl, of_reverse = gradient_5M[:, :, None] / task.temperature
     log_p = logits - total
     p = log_p.exp()

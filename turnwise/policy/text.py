@@ -183,6 +183,7 @@ class TextPolicy:
         entropy: bool = False,
         collision: bool = False,
         reverse_kl: bool = False,
+        uniform: bool = False,
         reference: Reference | None = None,
         critic: Critic | None = None,
         routing: Routing | None = None,
@@ -190,8 +191,8 @@ class TextPolicy:
         """The policy's scores of the sampled tokens; zero elsewhere.
 
         With a `reference`, also the exact KL to it over the vocabulary, and from it with `reverse_kl`; with a `critic`,
-        values. `routing` records or replays the policy's experts; a reference chooses its own. The head runs
-        only for sampled tokens.
+        values. `uniform` asks for the mean log-prob of all words. `routing` records or replays the policy's experts; a
+        reference chooses its own. The head runs only for sampled tokens.
         """
         token_M = batch.sampled_T.nonzero().squeeze(1)
         before_M = rows_before(batch, token_M)
@@ -209,6 +210,7 @@ class TextPolicy:
                 entropy=entropy,
                 collision=collision,
                 reverse_kl=reverse_kl,
+                uniform=uniform,
                 reference=other,
             )
             return vars(found), {} if shared is None else vars(shared.values(batch, hidden_Td))
@@ -222,6 +224,7 @@ class TextPolicy:
             collision_T=None if found.collision_M is None else _put(batch, token_M, found.collision_M),
             reference_kl_T=None if found.kl_M is None else _put(batch, token_M, found.kl_M),
             reverse_kl_T=None if found.reverse_kl_M is None else _put(batch, token_M, found.reverse_kl_M),
+            uniform_T=None if found.uniform_M is None else _put(batch, token_M, found.uniform_M),
             value_T=None if values is None else values.value_T,
             value_logits_TB=None if values is None else values.logits_TB,
         )
