@@ -20,6 +20,7 @@ from turnwise.policy.text import TextPolicy
 def test_names_carry_the_seed():
     assert [pico_seed(name) for name in ("pico", "pico-7", "pico-", "nano", "runs/pico-7")] == [0, 7, None, None, None]
     assert [pico_seed(name) for name in ("pico-guess", "pico-chat-7", "pico-words-7")] == [0, 7, None]
+    assert [pico_seed(name) for name in ("pico-moe", "pico-mixtral-7", "pico-moe-x")] == [0, 7, None]
 
 
 def test_equal_seeds_make_equal_weights_and_leave_the_global_generator_alone():
@@ -84,6 +85,20 @@ def test_pico_classify_knows_exactly_the_words_of_kinds():
     texts = [env.reset(seed=1)[0], env.oracle()]
     assert [len(tokenizer.encode(text)) for text in texts] == [3, 3]
     assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "size"), [("pico-moe-5", "Qwen3Moe", 95_520), ("pico-mixtral-5", "Mixtral", 95_472)]
+)
+def test_mixtures_of_experts_load_from_files_with_the_weights_of_their_seed(
+    name: str, kind: str, size: int, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TURNWISE_CACHE", str(tmp_path))
+    loaded, built = TextPolicy.load(name).model.state_dict(), build_model(5, FAMILIES[name.removesuffix("-5")])
+    assert type(built).__name__ == f"{kind}ForCausalLM"
+    assert sum(parameter.numel() for parameter in built.parameters()) == size
+    assert loaded.keys() == built.state_dict().keys()
+    assert all(torch.equal(loaded[key], weight) for key, weight in built.state_dict().items())
 
 
 def test_families_are_models_of_their_own(tmp_path, monkeypatch):
