@@ -79,6 +79,7 @@ METRICS = {
     "eval/tokens": "mean sampled tokens",
     "eval/valid": "share of turns that the environment accepted as valid; a turn cut by a limit is not valid",
     "eval/pass@k": "chance that one of k tries succeeds, for k = 1, 2, 4 … up to eval.tries",
+    "eval/distinct_solutions": "mean number of different action sequences that solved a task, in eval.tries tries",
     "eval/meteor": "mean METEOR similarity of random pairs of answers to different prompts: 1 if all are alike",
     "eval/self_similarity": "the same for pairs of tries at one task",
     "eval/distinct_1": "share of different words among all words of the answers",

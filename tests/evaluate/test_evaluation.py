@@ -18,7 +18,7 @@ from turnwise.evaluate.evaluation import evaluate, fewer_tasks, play_specs, summ
 from turnwise.evaluate.statistics import wilson_interval
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec
-from turnwise.types import Group, StopReason
+from turnwise.types import Group, StopReason, Trajectory
 
 NEEDS_SANDBOX = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 RECIPE = {"algorithm": preset("ppo"), "env": {"id": "game/guess-number-easy", "kwargs": {"high": 10, "split": "train"}}}
@@ -72,6 +72,19 @@ def test_pass_at_k_by_hand():
         "eval/pass@4",
         "eval/pass@6",
     }
+
+
+def test_solutions_are_distinct_if_their_actions_differ_and_only_successes_count():
+    def said(reward: float, *actions: str) -> Trajectory:
+        tried = episode(reward, turns=len(actions))
+        return replace(
+            tried, turns=[replace(turn, action=text) for turn, text in zip(tried.turns, actions, strict=True)]
+        )
+
+    first = [said(1.0, "a", "b"), said(1.0, "a", "b"), said(1.0, "a b"), said(0.0, "c")]
+    groups = [Group(id="a", trajectories=first), Group(id="b", trajectories=[said(0.0, "a")] * 4)]
+    assert summarize(groups, tries=4)["eval/distinct_solutions"] == 1.0  # two and none
+    assert "eval/distinct_solutions" not in summarize(groups, tries=1)
 
 
 def test_tries_that_end_alike_are_no_more_evidence_than_one():

@@ -39,10 +39,10 @@ BUDGETS = {
         ("ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-drift", "poad", "ntpo", "turn-gae", "nlu-ppo"), SEVERAL_UPDATES
     ),
     **dict.fromkeys(("bilevel-gae", "dual-discount", "so-grpo", "gspo", "rebn", "minirl"), SEVERAL_UPDATES),
-    **dict.fromkeys(("dars-et", "dars-hw", "dars-b", "rover"), SEVERAL_UPDATES),
+    **dict.fromkeys(("dars-et", "dars-hw", "dars-b"), SEVERAL_UPDATES),
     **dict.fromkeys(("minirl-r2", "minirl-r3"), SEVERAL_UPDATES),
     **dict.fromkeys(("dpo", "iterative-dpo", "ipo", "kto", "tdpo1", "tdpo2", "sppo"), COMPARED),
-    **dict.fromkeys(("apo-dpo", "apo-sppo"), EXTRAPOLATED),
+    **dict.fromkeys(("apo-dpo", "apo-sppo", "rover"), EXTRAPOLATED),
     **dict.fromkeys(("p3o-v1", "p3o-v2", "superhf", "grao"), COMPARED),
     **dict.fromkeys(("grpo", "dr-grpo", "dapo", "cispo", "rloo", "reinforce", "reinforce++", "gigpo"), ONE_UPDATE),
 }

@@ -122,6 +122,8 @@ def summarize(groups: Sequence[Group], *, tries: int = 1, measures: Collection[s
         metrics["eval/faults"] = 1 - len(sound) / len(played)
     if sound:
         metrics |= _outcomes(tasks) | _conduct(sound) | _pass_at(tasks, tries)
+        if tries > 1:
+            metrics["eval/distinct_solutions"] = fmean(map(_distinct_solutions, tasks))
         metrics |= {f"eval/score_{name}": value for name, value in mean_scores(sound).items()}
         metrics |= measure_texts(groups, measures)
     return metrics
@@ -168,6 +170,11 @@ def _conduct(sound: list[Trajectory]) -> dict[str, float]:
     if turns:
         metrics["eval/valid"] = sum(turn.valid for turn in turns) / len(turns)
     return metrics
+
+
+def _distinct_solutions(task: list[Trajectory]) -> int:
+    """How many different sequences of actions solved the task."""
+    return len({tuple(turn.action for turn in each.turns) for each in task if each.success})
 
 
 def _pass_at(tasks: list[list[Trajectory]], tries: int) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The pico models: of 60,000 parameters with a word or phrase per token, for studies of hundreds of runs.
 
-`pico` knows the words of `lookup/…` and nothing else, `pico-guess` those of `game/guess-number-…`, `pico-games` those
+`pico` knows the words of `lookup/…` and `letters/…`, `pico-guess` those of `game/guess-number-…`, `pico-games` those
 of some other games, `pico-chat` those of `chat/prompts`, `pico-classify` those of `classify/kinds`, and
 `pico-actions` those of `actions/…`. These are Llamas; `pico-moe` (a Qwen3-MoE) and `pico-mixtral` know the words of
 `pico` and have 8 experts in every layer, of which a token goes through 2. They are not shipped but generated from a

@@ -1,4 +1,4 @@
-"""Registrations of the tasks: single questions, key lookup, and actions of unequal length."""
+"""Registrations of the tasks: single questions, key lookup, letters to be found, and actions of unequal length."""
 
 from turnwise.envs.registry import EnvSpec
 
@@ -21,6 +21,16 @@ SPECS: tuple[EnvSpec, ...] = (
         id="actions/microwave",
         entry_point="turnwise.envs.tasks.microwave:Microwave",
         summary="Open, put, close: three actions of unequal length in at most five turns.",
+    ),
+    EnvSpec(
+        id="letters/tree",
+        entry_point="turnwise.envs.tasks.letter_tree:LetterTree",
+        summary="Three letters of four, with four right answers: does a policy keep giving all of them?",
+    ),
+    EnvSpec(
+        id="letters/bank",
+        entry_point="turnwise.envs.tasks.letter_bank:LetterBank",
+        summary="64 keys and their letters, to be learned by heart; a beginner knows from 2% to 90% of the answers.",
     ),
     EnvSpec(
         id="math/arithmetic",
