@@ -30,6 +30,8 @@ START, LEARNED = 0.64, 0.66
 """Held-out success: at most so much before, at least so much after."""
 SEVERAL_UPDATES, ONE_UPDATE = (5e-4, 4), (7e-4, 5)
 """Learning rate and steps. Rows with one update a step need more of both; at 1e-3 those with groups overshoot."""
+AFTER_THE_CRITIC = (5e-4, 8)
+"""The policy stands still in the first four."""
 COMPARED = (5e-4, 6)
 """Losses on pairs."""
 EXTRAPOLATED = (2e-4, 8)
@@ -41,6 +43,7 @@ BUDGETS = {
     **dict.fromkeys(("bilevel-gae", "dual-discount", "so-grpo", "gspo", "rebn", "minirl"), SEVERAL_UPDATES),
     **dict.fromkeys(("dars-et", "dars-hw", "dars-b"), SEVERAL_UPDATES),
     **dict.fromkeys(("minirl-r2", "minirl-r3"), SEVERAL_UPDATES),
+    "ppo-max": AFTER_THE_CRITIC,
     **dict.fromkeys(("dpo", "iterative-dpo", "ipo", "kto", "tdpo1", "tdpo2", "sppo"), COMPARED),
     **dict.fromkeys(("apo-dpo", "apo-sppo", "rover"), EXTRAPOLATED),
     **dict.fromkeys(("p3o-v1", "p3o-v2", "superhf", "grao"), COMPARED),

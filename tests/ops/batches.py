@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from turnwise.batch import Scores, TokenBatch
+from turnwise.batch import Moments, Remembered, Scores, TokenBatch
 from turnwise.ops.diagnostics import TurnTable
 from turnwise.ops.terms import Loss, Ratios, Terms
 from turnwise.rollout.packing import pack
@@ -21,6 +21,10 @@ from turnwise.types import Group, StopReason, Trajectory, Turn
 
 ragged = settings(derandomize=True, deadline=None, max_examples=60, database=None)
 """Hypothesis settings of every property here: the same examples on every machine."""
+
+
+HISTORY = Remembered(returns=Moments(count=50, mean=0.3, variance=0.5), kl_coef=0.1)
+"""What a learner might remember."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +92,7 @@ def assign(groups: list[Group], *, seed: int = 0) -> Case:
     """A case from given trajectories."""
     batch = pack(groups, dtype=torch.float64)
     none_T = torch.zeros(batch.tokens, 1, dtype=torch.float64)  # where no turn sampled anything
-    batch = batch.with_(extra_T={"wins": none_T, **batch.extra_T})
+    batch = batch.with_(extra_T={"wins": none_T, **batch.extra_T}, history=HISTORY)
     noise = torch.Generator().manual_seed(seed)
 
     def normal(scale: float) -> Tensor:

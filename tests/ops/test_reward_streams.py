@@ -80,7 +80,7 @@ def test_an_adaptive_kl_pays_by_the_present_coefficient():
 
 
 def test_parts_name_the_history_that_they_miss():
-    batch = make_case([[EpisodeShape()]]).batch
+    batch = make_case([[EpisodeShape()]]).batch.with_(history=None)
     with pytest.raises(ValueError, match=r"history\.returns is not assigned"):
         running(batch)
     with pytest.raises(ValueError, match=r"history\.kl_coef is not assigned"):

@@ -94,7 +94,7 @@ def runs(arm, success, turns):
             "collapse": None, "applied_rate": 1e-3, "clip_fraction": 0.1, "gradient_tail": 2.0, "scale": None,
             "explained_variance": None, "first": {"eval/turns": of_seed + 2, "eval/meteor": 0.2},
             "last": {"eval/success": success, "eval/turns": of_seed, "eval/reward": success, "eval/meteor": 0.5},
-            "peak": {"eval/turns": 9.0}, "mean": {"loss/clip_fraction": 0.25},
+            "peak": {"eval/turns": 9.0, "eval/meteor": 0.8}, "mean": {"loss/clip_fraction": 0.25},
         }
         for seed, of_seed in enumerate(turns)
     ]  # fmt: skip
@@ -131,6 +131,7 @@ def test_each_part_of_a_claim_has_its_verdict(claim, tmp_path):
     [
         ({"metric": "eval/meteor", "over": "start", "at_least": 1.5}, "2.50 (95% 2.50 to 2.50), 3 seeds"),
         ({"metric": "turns", "minus": "start", "at_most": 0}, "-2.00 (95% -2.00 to -2.00), 3 seeds"),
+        ({"metric": "eval/meteor", "over": "peak", "at_most": 0.8}, "0.62 (95% 0.62 to 0.62), 3 seeds"),
         ({"metric": "turns", "peak": True, "at_most": 9}, "9.00 (95% 9.00 to 9.00), 3 seeds"),
         ({"metric": "loss/clip_fraction", "over": "undiscounted", "at_least": 1}, "1.00 (95% 1.00 to 1.00), 3 seeds"),
     ],
@@ -158,7 +159,7 @@ def test_nothing_is_decided_while_a_run_that_a_criterion_reads_is_missing(claim)
     assert texts["reward of rebn minus undiscounted at least 0.02"] == waiting
 
 
-@pytest.mark.parametrize("asked", [{"minus": "start"}, {"over": "start"}, {"peak": True}])
+@pytest.mark.parametrize("asked", [{"minus": "start"}, {"over": "start"}, {"over": "peak"}, {"peak": True}])
 def test_a_mean_over_steps_has_neither_a_start_nor_a_peak(asked):
     with pytest.raises(ValueError, match="loss/policy is a mean over steps"):
         Criterion(arm="a", metric="loss/policy", at_least=0.0, **asked)

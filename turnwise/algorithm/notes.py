@@ -30,6 +30,13 @@ chose for the old policy, R3 those of the sampler. That R3 covers prompts and ob
 whose experts are unknown, such as the last of an episode, are routed freely."""
 
 NOTES: Mapping[str, str] = {
+    "ppo-max": """\
+PPO-max (2307.04964). From the paper: running normalisation and clip of the reward (0.3 and 0.8 were compared), a token
+KL of 0.05 in the ablation, gamma 1 and lambda 0.9, a critic that begins as the reward model and learns before the
+policy moves, the value clip of 0.2, a language-model loss on other text. The released script differs: scaling without
+a mean, no reward clip, a KL of 0.01, lambda 0.95, no weight on other text, no critic pre-training. The length of the
+pre-training (16 updates) is ours. Two parts need more than the row: train.critic_from names a reward model, and text
+comes with regularizers: [{kind: ptx}] and source.mix: [played, {kind: demonstrations, count: 32}].""",
     "s-ppo": "Token-level twin of st-ppo; the same things are established and open.",
     "st-ppo": """\
 Established for ST-PPO (arXiv 2511.20718): a geometric-mean ratio per turn whose gradient flows through the mean; the

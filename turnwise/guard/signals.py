@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import isfinite
+from math import exp, isfinite, log
 
 from turnwise.guard.definition import LASTING, RECENT, WINDOW
 from turnwise.guard.robust import (
+    SPREAD,
     Reading,
     Sighting,
     lasts,
     medians,
     positive,
+    rate_error,
     read,
     read_rate,
     series,
     slump,
+    step_noise,
     success_moved,
 )
 from turnwise.runs.rows import Row, number
@@ -178,6 +181,47 @@ def _unexplained(rows: Sequence[Row], row: Row, reward: Reading) -> bool:
     return moved and not success_moved(rows, row, up=reward.now > reward.before)
 
 
+def reward_hacking(rows: Sequence[Row], row: Row) -> Sighting | None:
+    """Answers that grow surer and longer, or leave the reference, while reward holds and success does not rise."""
+    # Reward and losses look fine in a policy that has found text which only the reward likes; these monitors move
+    # together (PPO-max, 2307.04964), and slowly, so levels are compared with those of the whole history.
+    every = [_with_turn_length(_with_certainty(each)) for each in (*rows, row)]
+    sure, longer = _level(every, "own log-perplexity", max), _level(every, "rollout/tokens per turn", min)
+    reward, far = _level(every, "rollout/reward"), _level(every, "loss/reference_kl", min)
+    if sure is None or reward is None or not sure.below(0.6 * sure.before) or reward.now < reward.before:
+        return None
+    success = _level(every, "rollout/success")
+    if success is not None and success.now > success.before + rate_error(
+        success.before, row.get("rollout/episodes", 64)
+    ):
+        return None
+    if longer is not None and longer.above(1.25 * longer.before):
+        return longer.sighting(f"reward {reward.now:.3g}, {_surer(sure)}, tokens per turn")
+    if far is not None and far.above(1 + far.before):
+        return far.sighting(f"reward {reward.now:.3g}, {_surer(sure)}, KL to the reference")
+    return None
+
+
+def _level(rows: Sequence[Row], name: str, extreme: Callable[[list[float]], float] | None = None) -> Reading | None:
+    """The metric's last level against its first, or against the highest or lowest one."""
+    values = series(rows, name)
+    if number(rows[-1], name) is None or len(values) < 2 * RECENT:
+        return None
+    levels = medians(values)
+    before = levels[0] if extreme is None else extreme(levels)
+    spread = step_noise(values[-SPREAD:])
+    return Reading(name=name, step=int(rows[-1]["step"]), now=levels[-1], before=before, spread=spread)
+
+
+def _with_certainty(row: Row) -> Row:
+    perplexity = number(row, "rollout/perplexity")
+    return {**row, "own log-perplexity": log(max(perplexity, 1.0))} if perplexity is not None else row
+
+
+def _surer(reading: Reading) -> str:
+    return f"own perplexity {exp(reading.now):.3g} ({exp(reading.before):.3g} before)"
+
+
 def gradient_spike(rows: Sequence[Row], row: Row) -> Sighting | None:
     """Gradient norms that stay far out: one spike is clipped and survived, two in three steps are not chance."""
     active = positive(rows, "train/gradient_norm")
@@ -208,6 +252,7 @@ SIGNALS: dict[str, Detector] = {
     "cut-surge": cut_surge,
     "validity": validity,
     "reward-shift": reward_shift,
+    "reward-hacking": reward_hacking,
     "gradient-spike": gradient_spike,
     "faults": faults,
 }

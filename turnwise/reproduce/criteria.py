@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from turnwise.evaluate.statistics import Interval, mean_interval
 from turnwise.words import counted
 
-START = "start"
-"""Stands for an arm in `minus` and `over`: the same runs before their first step."""
+OWN: Mapping[str, str] = {"start": "first", "peak": "peak"}
+"""What stands for an arm in `minus` and `over`: another evaluation of the same runs, before their first step or with
+most of the metric."""
 SHORT: Mapping[str, str] = {"success": "eval/success", "turns": "eval/turns", "reward": "eval/reward"}
 """Short names of metrics."""
 _FEWEST = 3  # seeds: an interval of two says almost nothing
@@ -26,7 +27,7 @@ class Criterion(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     arm: str
     minus: str | None = None
-    """Judge the difference from this other arm on the same seeds, or from the runs' own `start`."""
+    """Judge the difference from this other arm on the same seeds, or from the runs' own `start` or `peak`."""
     over: str | None = None
     """Judge the ratio to it."""
     metric: str
@@ -53,7 +54,7 @@ class Criterion(BaseModel):
             raise ValueError(f"{self.arm!r} minus itself is always 0; compare it with another arm")
         if self.over == self.arm:
             raise ValueError(f"{self.arm!r} over itself is always 1; compare it with another arm")
-        if (self.peak or self.other == START) and not self.is_held_out:
+        if (self.peak or self.other in OWN) and not self.is_held_out:
             raise ValueError(f"{self.metric} is a mean over steps, with no start and no peak; take an eval/… metric")
         return self
 
@@ -70,7 +71,7 @@ class Criterion(BaseModel):
     @property
     def arms(self) -> list[str]:
         """The arms whose runs it reads."""
-        return [self.arm] if self.other in (None, START) else [self.arm, self.other]
+        return [self.arm] if self.other is None or self.other in OWN else [self.arm, self.other]
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from turnwise.evaluate.statistics import Interval, mean_interval
 from turnwise.reproduce.claim import StudyScale
-from turnwise.reproduce.criteria import SHORT, START, Criterion
+from turnwise.reproduce.criteria import OWN, SHORT, Criterion
 from turnwise.reproduce.plan import Cell, study_runs
 
 Row = Mapping[str, Any]
@@ -48,8 +48,8 @@ class Table:
     def compared(self, criterion: Criterion, cells: Sequence[Cell]) -> list[dict[int, float]]:
         """What a criterion judges: the numbers of its arm, and of what that is compared with."""
         found = [self.values(cell, criterion.metric, "peak" if criterion.peak else "last") for cell in cells]
-        if criterion.other == START:
-            found.append(self.values(cells[0], criterion.metric, "first"))
+        if criterion.other in OWN:
+            found.append(self.values(cells[0], criterion.metric, OWN[criterion.other]))
         return found
 
     def collapsed(self, cell: Cell) -> int:
