@@ -50,6 +50,10 @@ def test_a_row_that_fits_is_not_refused():
         ({"mismatch": "veto"}, "mismatch=veto rejects tokens, and verl-like counts them all the same"),
         ({"advantage": "anchor-state", "normalizer": "none"}, "advantage=anchor-state needs turns that name the state"),
         ({"reward": ["token-kl"]}, "reward=token-kl needs the log-probs of a reference policy"),
+        ({"reward": ["running"]}, "reward=running needs mean and spread of all returns so far"),
+        ({"routing": "recorded"}, "routing=recorded needs the experts that the sampler chose"),
+        ({"routing": "old"}, "routing=old needs the experts that the policy chose before the first update"),
+        ({"regularizers": ["ptx"]}, "regularizers=ptx needs text that the policy did not play"),
     ],
 )
 def test_a_refusal_follows_from_the_option_that_causes_it(changes: dict[str, object], expected: str):

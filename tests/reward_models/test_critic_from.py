@@ -16,6 +16,7 @@ from turnwise.recipe.schema import Recipe, Train
 from turnwise.reward_models import train_reward_model
 from turnwise.reward_models.reward_policy import RewardPolicy, token_scores
 from turnwise.rollout.packing import pack
+from turnwise.train.setup import require_critics
 from turnwise.train.stages import resume, train
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
@@ -85,6 +86,16 @@ def test_a_folder_that_is_not_a_reward_model_is_refused_before_anything_is_writt
         with pytest.raises(ValueError, match=message):
             train(recipe_with(tmp_path / source), tmp_path / "run")
         assert not (tmp_path / "run").exists()
+
+
+def test_a_frozen_policy_needs_no_critic_and_may_have_another_model(rewarding: Path) -> None:
+    recipe = recipe_with(
+        rewarding,
+        env={"id": "tests.train.recorded_runs:Duet", "check": False},
+        policies={"writer": {}, "rival": {"model": "pico", "frozen": True}},
+        seats={"first": "writer", "second": "rival"},
+    )
+    require_critics(recipe, {"writer": TextPolicy.load("pico-chat"), "rival": TextPolicy.load("pico")})
 
 
 @pytest.mark.parametrize(

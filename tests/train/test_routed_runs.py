@@ -18,6 +18,7 @@ from tests.train.small_runs import (
     timeless,
     trajectories,
 )
+from turnwise.audit.verify import verify_run
 from turnwise.policy.text import TextPolicy
 from turnwise.rollout.packing import pack
 from turnwise.types import ANY_EXPERT
@@ -51,6 +52,14 @@ def test_the_ledger_has_the_experts_of_every_token_but_the_last(replayed: Path) 
     after = sum(len(each.final_ids) for each in trajectories(groups))
     assert set(last) <= set(unknown_T.nonzero().flatten().tolist())
     assert int(unknown_T.sum()) <= len(last) + after
+
+
+def test_verify_measures_a_rounded_sampler_and_does_not_judge_it(replayed: Path) -> None:
+    (check,) = verify_run(replayed, steps=[1])
+    assert check.ok
+    assert check.gap is not None
+    assert check.gap.mean > 1e-4
+    assert "not judged: the sampler's weights are rounded (engine.precision=int8)" in check.findings[3].text
 
 
 def test_replaying_the_samplers_experts_leaves_a_third_of_the_gap_or_less(tmp_path: Path) -> None:

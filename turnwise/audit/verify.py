@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from turnwise.audit.recorded import Recording
 from turnwise.batch import Scores
 from turnwise.envs.check import Finding
 from turnwise.learn.batches import score_in_parts
+from turnwise.learn.scoring import replay
 from turnwise.policy.text import TextPolicy
 from turnwise.recipe.seating import recipe_of, trained_policies
 from turnwise.rollout.packing import pack
@@ -171,21 +173,26 @@ class Verifier:
 
     def _describe(self, gap: Gap) -> Finding:
         text = f"mean |mu − logprob| is {gap.mean:.2g}, at worst {gap.worst:.2g} ({gap.place})"
-        if self._overlaps:
-            return Finding(check="gap", verdict="note", text=f"{text}; not judged: weights change during a turn")
+        if reason := self._unlike:
+            return Finding(check="gap", verdict="note", text=f"{text}; not judged: {reason}")
         return Finding(check="gap", verdict="pass", text=text)
 
     @property
-    def _overlaps(self) -> bool:
-        """Whether rollouts overlap learning: a turn may then be sampled by weights between two versions."""
-        return self._recipe.algorithm.max_lag > 0
+    def _unlike(self) -> str:
+        """Why sampler and learner may differ by more than rounding; empty if they may not."""
+        if self._recipe.algorithm.max_lag > 0:  # a turn may be sampled by weights between two versions
+            return "weights change during a turn"
+        precision = self._recipe.engine.precision
+        return "" if precision == "same" else f"the sampler's weights are rounded (engine.precision={precision})"
 
     def _measure(self, groups: Sequence[Group], version: int, step: int) -> Gap:
         batch = pack(groups, policy=self._name).to(self._policy.model.device)
-        tolerance = math.inf if self._overlaps else TOLERANCE[self._recipe.model.dtype]
-        tokens, temperature = self._recipe.train.micro_tokens, self._recording.temperature(step)
-        scores = Scores(logprob_T=score_in_parts(self._policy, batch, tokens=tokens, temperature=temperature))
-        return check_logprob_gap(batch, scores, tolerance=tolerance, version=version)
+        tolerance = math.inf if self._unlike else TOLERANCE[self._recipe.model.dtype]
+        row, score = self._recipe.algorithm, partial(self._policy.score, temperature=self._recording.temperature(step))
+        logprob_T = score_in_parts(
+            lambda part: score(part, routing=replay(row, part)), batch, tokens=self._recipe.train.micro_tokens
+        )
+        return check_logprob_gap(batch, Scores(logprob_T=logprob_T), tolerance=tolerance, version=version)
 
     def _find_weights(self, version: int) -> bool:
         """Load the policy of a version; False if it is not kept."""

@@ -11,7 +11,7 @@ from turnwise.algorithm.parts import facts
 
 VARIABLE = "TURNWISE_ALGORITHM"
 CREDIT = ("reward", "advantage", "normalizer")
-LOSS = ("ratio", "mismatch", "surrogate", "scale", "weights", "regularizers", "extrapolate")
+LOSS = ("ratio", "mismatch", "surrogate", "scale", "weights", "routing", "regularizers", "extrapolate")
 ROW_COUNTS = frozenset({Need.SEQUENCE_COUNT, Need.TRAJECTORY_COUNT, Need.UNIT_COUNT})
 """A host's row is a sequence, a trajectory and a unit at once."""
 _FROM_THE_ROW = frozenset({Need.CLIPPING, Need.ADVANTAGE, Need.RATIO, Need.GROUPS, Need.TURN_ADVANTAGES})

@@ -82,7 +82,7 @@ class Study:
 
     def _planned_starts(self) -> Iterator[PlannedRun]:
         # The study writes its own chats with slips; their path only shows how its folder was spelled.
-        for task, seed in sorted({(run.task, run.seed) for run in self.runs}, key=lambda start: start[1]):
+        for task, seed in sorted(dict.fromkeys((run.task, run.seed) for run in self.runs), key=lambda start: start[1]):
             own = () if self.scale.on(task).start.slips is None else ("sft.chats",)
             folder, recipe = self._start(task, seed), self._start_recipe(task, seed)
             require_same_start(folder, recipe, besides=own)

@@ -25,7 +25,7 @@ from turnwise.policy.scalar_models import require_alike
 from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_lora import LoraSettings, share_base
 from turnwise.recipe.schema import CONTEXT, Recipe
-from turnwise.recipe.seating import count_voices, policies_of, recipe_of
+from turnwise.recipe.seating import count_voices, policies_of, recipe_of, trained_policies
 from turnwise.runs.checkpoints import is_checkpoint, policy_folder, require_whole
 from turnwise.sources.chats import chat_groups
 from turnwise.sources.demonstrations import expert_groups
@@ -162,9 +162,9 @@ def require_templates(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> Non
 
 def require_critics(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
     """ValueError if a critic should begin as a reward model that does not fit its policy."""
-    for name, policy in policies.items():
+    for name in trained_policies(recipe):
         if (source := recipe_of(recipe, name).train.critic_from) is not None:
-            require_alike(Path(source), policy.model, policy.tokenizer)
+            require_alike(Path(source), policies[name].model, policies[name].tokenizer)
 
 
 def require_engine(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:

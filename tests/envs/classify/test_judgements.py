@@ -39,6 +39,11 @@ def test_an_answer_names_one_label_or_none(text: str | None, label: str | None):
     assert find_label(text, ["spam", "not_spam"]) == label
 
 
+@pytest.mark.parametrize("label", ["-1", "0", "1", "+", "-"])
+def test_a_sign_is_part_of_a_label(label: str):
+    assert find_label(label, ["-1", "0", "1", "+", "-"]) == label
+
+
 def test_labels_earn_as_in_the_paper():
     rewards = [
         LabelGrading().grade(action, "a", ["a", "b"])[1]

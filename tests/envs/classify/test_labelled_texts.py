@@ -125,6 +125,15 @@ def test_labels_may_be_renamed_by_what_yaml_reads(tmp_path: Path):
     assert "one of: yes, no." in ask(env, seed=1)
 
 
+def test_labels_that_an_answer_cannot_tell_apart_are_refused_with_the_fix(tmp_path: Path):
+    same = [{"text": f"text {number}", "label": ("not spam", "Not_Spam")[number % 2]} for number in range(40)]
+    with pytest.raises(ValueError, match=r"cannot name the label 'Not_Spam' alone: .*; rename it with labels="):
+        make("classify/files", path=write(tmp_path, *same))
+    renamed = make("classify/files", path=write(tmp_path, *same), labels={"not spam": " ham", "Not_Spam": 1})
+    assert "one of: ham, 1." in ask(renamed, seed=1)
+    assert step(renamed, renamed.oracle())[1] == 1.0
+
+
 def test_numbers_are_estimated(tmp_path: Path):
     scored = [{"sentence1": f"a {n}", "sentence2": "b", "label": n / 20} for n in range(100)]
     env = make("classify/files", path=write(tmp_path, *scored), labels="number", shots=2)

@@ -18,7 +18,8 @@ _LONGEST = 400
 """Characters of a judgement; also keeps hostile answers cheap."""
 _CLOSE_TAG = re.compile(re.escape(CLOSE), re.IGNORECASE)
 _OPEN_TAG = re.compile(re.escape(OPEN), re.IGNORECASE)
-_SEPARATORS = re.compile(r"[\s_-]+")
+_SEPARATORS = re.compile(r"(?<=\w)[_-]+(?=\w)|\s+")
+"""Blanks, and what joins the words of a label; the sign of -1 joins nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from turnwise.envs.classify.judgements import (
     Grading,
     LabelGrading,
     NumberGrading,
+    find_label,
     opening_info,
 )
 from turnwise.envs.classify.label_files import FileForm, HeldOut, Labelled, read_labelled
@@ -125,9 +126,9 @@ def _names(labels: Labels) -> tuple[tuple[str, str], ...]:
         return ()
     if isinstance(labels, str):
         raise ValueError(f"labels is {labels!r}; write a list of labels, or {NUMBER}")
-    given = labels.items() if isinstance(labels, Mapping) else ((label, str(label)) for label in labels)
+    given = labels.items() if isinstance(labels, Mapping) else ((label, label) for label in labels)
     # JSON writes truth values in lower case, and YAML may have read them as such.
-    return tuple((str(old).lower() if isinstance(old, bool) else str(old), new) for old, new in given)
+    return tuple((str(old).lower() if isinstance(old, bool) else str(old), str(new).strip()) for old, new in given)
 
 
 def _labels(training: Sequence[Labelled], form: FileForm) -> tuple[str, ...]:
@@ -137,7 +138,18 @@ def _labels(training: Sequence[Labelled], form: FileForm) -> tuple[str, ...]:
             f"the training split has {len(found)} different labels; there must be 2 to {_MOST_LABELS} "
             "(label= names the field, labels=number estimates numbers)"
         )
+    if (unclear := _unclear(found)) is not None:
+        raise ValueError(
+            f"an answer cannot name the label {unclear!r} alone: case, blanks, - and _ do not tell labels apart; "
+            "rename it with labels={OLD: NEW}"
+        )
     return found
+
+
+@cache
+def _unclear(labels: tuple[str, ...]) -> str | None:
+    """A label that its own text does not name."""
+    return next((label for label in labels if find_label(label, labels) != label), None)
 
 
 @cache

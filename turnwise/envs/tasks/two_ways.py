@@ -19,7 +19,7 @@ class TwoWays(Env):
         from the mill  →  right 1 2 3 4 5 6 7 8   1.0
 
     Lengths are in tokens, one for each word and one for the end of the turn. A discount of gamma for every token makes
-    the short way the better one where gamma^(long − short) < small / 1. The miniature of POAD (2405.15821).
+    the short way the better one where gamma^(long − short) < small. The miniature of POAD (2405.15821).
     """
 
     def __init__(self, *, short: int = 2, long: int = 10, small: float = 0.9, split: str = "train") -> None:
