@@ -124,7 +124,7 @@ def test_a_dense_sampler_in_other_precision_reports_its_own_log_probs(precision:
 
 
 def test_a_precision_belongs_to_the_engine_in_the_process() -> None:
-    with pytest.raises(ValueError, match=r"precision=int8 is of torch; vllm has its own"):
+    with pytest.raises(ValueError, match=r"precision=int8 is for kind torch; set the precision of vllm"):
         small_recipe({"engine": {"kind": "vllm", "urls": ["http://127.0.0.1:8100"], "precision": "int8"}})
     with pytest.raises(ValueError, match=r"extrapolate=logits .* set engine\.precision=same"):
         small_recipe({"algorithm": {"extrapolate": "logits"}, "engine": {"precision": "bf16"}})

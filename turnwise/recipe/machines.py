@@ -44,7 +44,7 @@ class EngineChoice(Settings):
     start: StartChoice | None = None
     """Start servers on this machine, in place of urls; they end with the run, however it ends."""
     precision: Literal["same", "bf16", "int8"] = "same"
-    """Of what torch samples from: the learner's own weights, or a copy that every publish refreshes. bf16 computes in
+    """What torch samples from: the learner's own weights, or a copy that every publish refreshes. bf16 computes in
     bf16; int8 rounds the rows of every matrix to 255 levels. Sampler and learner then differ as in large runs."""
     memory_gib: float = Field(default=0.5, gt=0)
     """Memory for keys and values."""
@@ -68,7 +68,9 @@ class EngineChoice(Settings):
     @model_validator(mode="after")
     def _own_precision(self) -> Self:
         if self.precision != "same" and self.kind != "torch":
-            raise ValueError(f"precision={self.precision} is of torch; {self.kind} has its own: set it there")
+            raise ValueError(
+                f"precision={self.precision} is for kind torch; set the precision of {self.kind} on its side"
+            )
         return self
 
     @field_validator("urls")
