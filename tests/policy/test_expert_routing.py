@@ -56,6 +56,18 @@ def gradients(policy: TextPolicy, batch: TokenBatch, replay: ExpertReplay | None
     return logprob_T.detach(), {name: each.grad for name, each in policy.trainable().items() if each.grad is not None}
 
 
+def test_a_shared_critic_values_the_states_of_the_replayed_experts() -> None:
+    batch = make_batch(RAGGED)
+    before, after = changed("qwen3-moe", by=0.0), changed("qwen3-moe", by=0.3)
+    replay = ExpertReplay(recorded(before, batch))
+    critic = after.make_critic(bins=None, shared=True)
+    torch.nn.init.normal_(critic.head.weight)
+    value_T = critic.assess(batch, after, replay).value_T
+    assert value_T is not None
+    assert torch.equal(value_T, after.score(batch, critic=critic, routing=replay).value_T.detach())
+    assert not torch.equal(value_T, critic.assess(batch, after).value_T)
+
+
 @pytest.mark.parametrize("family", ROUTED)
 def test_a_token_has_as_many_choices_as_layers_times_experts_per_token(family: str) -> None:
     policy, batch = TextPolicy(make_family(family)), make_batch(RAGGED)

@@ -67,7 +67,7 @@ def _valued(learner: Learner, batch: TokenBatch) -> TokenBatch:
     critic = learner.critic
     assert critic is not None
     parts, fillers = learner.passes(batch)
-    assessed = [critic.assess(part, learner.policy) for part in parts]
+    assessed = [critic.assess(part, learner.policy, replay(learner.row, part)) for part in parts]
     for filler in fillers:
         critic.assess(filler, learner.policy)
     if not parts:

@@ -27,6 +27,7 @@ from turnwise.policy.text_loading import check_packing, remove_dropout
 
 if TYPE_CHECKING:
     from turnwise.algorithm import Algorithm
+    from turnwise.expert_routing import Routing
     from turnwise.policy.text import TextPolicy
 
 
@@ -120,9 +121,12 @@ class Critic(nn.Module):
         return self._values(batch, self._states(batch, hidden_Td))
 
     @torch.no_grad()
-    def assess(self, batch: TokenBatch, policy: TextPolicy) -> TokenBatch:
-        """The batch with `value_T` filled in, and `bootstrap_S` for cut trajectories that still lack it."""
-        states_Td = self._states(batch, policy.hidden(batch) if self.trunk is None else None)
+    def assess(self, batch: TokenBatch, policy: TextPolicy, routing: Routing | None = None) -> TokenBatch:
+        """The batch with `value_T` filled in, and `bootstrap_S` for cut trajectories that still lack it.
+
+        `routing` is that of the policy's trunk; a separate one chooses its own experts.
+        """
+        states_Td = self._states(batch, policy.hidden(batch, routing) if self.trunk is None else None)
         value_T = self._values(batch, states_Td).value_T
         return batch.with_(value_T=value_T, bootstrap_S=self._bootstrap(batch, states_Td))
 

@@ -231,7 +231,7 @@ class FeatureCritic:
         """The parameters that train, by name."""
         return dict(self._network.named_parameters())
 
-    def assess(self, batch: TokenBatch, policy: FeaturePolicy) -> TokenBatch:
+    def assess(self, batch: TokenBatch, policy: FeaturePolicy, routing: Any = None) -> TokenBatch:
         """The batch with `value_T` filled in, and `bootstrap_S` where it is missing."""
         return policy.assess(batch)
 

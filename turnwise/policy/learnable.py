@@ -36,7 +36,7 @@ class ValueModel(Protocol):
         """The parameters that train, by name."""
         ...
 
-    def assess(self, batch: TokenBatch, policy: Any) -> TokenBatch:
+    def assess(self, batch: TokenBatch, policy: Any, routing: Routing | None = None) -> TokenBatch:
         """The batch with `value_T` filled in, and `bootstrap_S` where it is missing."""
         ...
 

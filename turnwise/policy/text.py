@@ -166,9 +166,9 @@ class TextPolicy:
         tied = {name for name, _ in every} - {name for name, _ in once}
         return revert_weight_conversion(self.model, {name: each for name, each in weights.items() if name not in tied})
 
-    def hidden(self, batch: TokenBatch) -> Tensor:
+    def hidden(self, batch: TokenBatch, routing: Routing | None = None) -> Tensor:
         """The trunk's output [T, d]; row t has seen the tokens of its sequence up to t itself."""
-        return within(self.model, lambda: self._hidden(batch))
+        return within(self.model, lambda: self._hidden(batch, routing))
 
     def _hidden(self, batch: TokenBatch, routing: Routing | None = None) -> Tensor:
         layout = Layout.of(batch.length_S, routing)
