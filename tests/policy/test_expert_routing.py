@@ -62,10 +62,13 @@ def test_a_shared_critic_values_the_states_of_the_replayed_experts() -> None:
     replay = ExpertReplay(recorded(before, batch))
     critic = after.make_critic(bins=None, shared=True)
     torch.nn.init.normal_(critic.head.weight)
-    value_T = critic.assess(batch, after, replay).value_T
+    value_T, free_T = critic.assess(batch, after, replay).value_T, critic.assess(batch, after).value_T
+    updated_T = after.score(batch, critic=critic, routing=replay).value_T
     assert value_T is not None
-    assert torch.equal(value_T, after.score(batch, critic=critic, routing=replay).value_T.detach())
-    assert not torch.equal(value_T, critic.assess(batch, after).value_T)
+    assert free_T is not None
+    assert updated_T is not None
+    assert torch.equal(value_T, updated_T.detach())
+    assert not torch.equal(value_T, free_T)
 
 
 @pytest.mark.parametrize("family", ROUTED)
