@@ -73,7 +73,7 @@ def overlong(batch: TokenBatch, *, limit: Count = 20480, margin: Count = 4096) -
 
 @declares(Need.REWARD_HISTORY)
 def running(batch: TokenBatch, *, center: bool = True, clip: Positive | None = None) -> Tensor:
-    """Put returns on the scale of all returns that the run has seen, this batch included.
+    """Put returns on the scale of all returns that the run has learned from, this batch included.
 
         R_i ← (R_i − m) / std R,   m = mean R if center else 0
         clip:  R_i ← clamp(R_i, ±clip)

@@ -48,7 +48,7 @@ class Table:
     def compared(self, criterion: Criterion, cells: Sequence[Cell]) -> list[dict[int, float]]:
         """What a criterion judges: the numbers of its arm, and of what that is compared with."""
         found = [self.values(cell, criterion.metric, "peak" if criterion.peak else "last") for cell in cells]
-        if criterion.other in OWN:
+        if criterion.other is not None and criterion.other in OWN:
             found.append(self.values(cells[0], criterion.metric, OWN[criterion.other]))
         return found
 

@@ -41,8 +41,8 @@ def judge(claim: Claim, scale: StudyScale, rows: Sequence[Row]) -> list[Judgemen
         found = [(task, each) for task in scale.tasks for each in judge(claim, scale.on(task), rows_on(task, rows))]
         return [replace(finding, part=f"{finding.part} {task}".lstrip()) for task, finding in found]
     table, limits = Table(rows), claim.thresholds
-    planned = {run.cell.arm for run in study_runs(scale)}
-    asked = {criterion.part for criterion in claim.criteria if planned.issuperset(criterion.arms)}
+    planned = {run.cell for run in study_runs(scale)}
+    asked = {criterion.part for criterion in claim.criteria if planned.issuperset(_cells(criterion, scale))}
     findings = [_criterion(criterion, scale, table) for criterion in claim.criteria if criterion.part in asked]
     if limits is not None:
         checks: list[Callable[[Thresholds, StudyScale, Table], Judgement]] = [
@@ -53,7 +53,6 @@ def judge(claim: Claim, scale: StudyScale, rows: Sequence[Row]) -> list[Judgemen
             _costs_nothing,
         ]
         findings += [check(limits, scale, table) for check in checks]
-        planned = {run.cell for run in study_runs(scale)}
         controls = [control for control in claim.controls if stress_cell(scale, control) in planned]
         findings += [_beats(control, limits, scale, table) for control in controls]
     return sorted(findings, key=lambda finding: not finding.decides)
@@ -101,8 +100,7 @@ def _crossing(curve: Mapping[float, float], first: float, second: float, bar: fl
 
 def _criterion(criterion: Criterion, scale: StudyScale, table: Table) -> Judgement:
     """One of the claim's own criteria; undecided until every run that it reads is complete."""
-    updates = criterion.updates or scale.updates
-    cells = [replace(stress_cell(scale, arm), updates=updates) for arm in criterion.arms]
+    cells = _cells(criterion, scale)
     outcome: Outcome = "not decided"
     if not (text := missing_runs(scale, table, cells)):
         values = table.compared(criterion, cells)
@@ -110,6 +108,12 @@ def _criterion(criterion: Criterion, scale: StudyScale, table: Table) -> Judgeme
     return Judgement(
         criterion=criterion.name, outcome=outcome, text=text, decides=criterion.decides, part=criterion.part
     )
+
+
+def _cells(criterion: Criterion, scale: StudyScale) -> list[Cell]:
+    """Those of its arms."""
+    updates = criterion.updates or scale.updates
+    return [replace(stress_cell(scale, arm), updates=updates) for arm in criterion.arms]
 
 
 def _baseline_collapses(limits: Thresholds, scale: StudyScale, table: Table) -> Judgement:
