@@ -12,6 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from turnwise.algorithm import Trait
+from turnwise.envs.faults import close_quietly
 from turnwise.envs.registry import is_ours
 from turnwise.learn.encodings import BLOCK
 from turnwise.learn.offload import STREAMS
@@ -282,15 +283,19 @@ def _expert_tokens(recipe: Recipe) -> int | None:
             resolve_model(model.name), local_files_only=True, trust_remote_code=False
         )
         renderer = Renderer(tokenizer, template=model.template, system=model.system, prefix=model.prefix)
-        if recipe.source.prefers:
-            read = [preference_groups(part.path or "", renderer, limit=_LINES) for part in recipe.source.mix]
-            groups = [group for part in read for group in part]
-        else:
+    except (OSError, ValueError):
+        return None
+    if recipe.source.prefers:
+        read = [preference_groups(part.path or "", renderer, limit=_LINES) for part in recipe.source.mix]
+        groups = [group for part in read for group in part]
+    else:
+        close_quietly(recipe.env.source().build())  # a wrong argument or file deserves a message, a missing expert none
+        try:
             groups = expert_groups(
                 recipe.env, renderer, count=_EXPERT_EPISODES, max_turns=turns, seed=recipe.seed, only_success=False
             )
-    except (OSError, ValueError):
-        return None
+        except (OSError, ValueError):
+            return None
     answers = [trajectory for group in groups for trajectory in group.trajectories]
     counts = [len(turn.prompt_ids) + len(turn.sampled_ids) for each in answers for turn in each.turns]
     return -(-sum(counts) // len(answers))
