@@ -1,12 +1,14 @@
 """Claims as files: the shipped one says what it must, and mistakes are named."""
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.reproduce.tiny import CLAIM, write_claim
+from turnwise.cli import app
 from turnwise.envs.check import check_env
 from turnwise.recipe.layers import RECIPES
 from turnwise.reproduce.adaptation import adapted, note_settings
-from turnwise.reproduce.claim import load_claim
+from turnwise.reproduce.claim import load_claim, shipped_claims
 from turnwise.reproduce.claim_study import Study
 from turnwise.reproduce.plan import Cell, StudyRun, run_recipe, source_run, start_recipe, study_runs
 
@@ -102,6 +104,13 @@ def test_equal_cells_of_two_blocks_are_one_run(tmp_path):
 def test_mistakes_in_a_claim_are_named(tmp_path, before, after, message):
     with pytest.raises(ValueError, match=message):
         load_claim(str(write_claim(tmp_path, CLAIM.replace(before, after, 1))))
+
+
+def test_without_a_paper_the_command_lists_them():
+    answer = CliRunner().invoke(app, ["reproduce"])
+    assert answer.exit_code == 0
+    assert [line.split()[0] for line in answer.output.splitlines()] == shipped_claims()
+    assert "ST-PPO (arXiv 2511.20718); scales cpu, " in answer.output
 
 
 def test_unknown_papers_and_scales_are_named():

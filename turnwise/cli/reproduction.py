@@ -20,7 +20,9 @@ _COLOURS = {"pass": "green", "fail": "bold red", "not decided": "yellow"}
 
 
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="A folder of recipes/ with a claim.yaml, such as st-ppo, or a path.")],
+    paper: Annotated[
+        str, typer.Argument(help="A folder of recipes/ with a claim.yaml, such as st-ppo, or a path; none: list them.")
+    ] = "",
     settings: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Use your own task: --scale gpu env=search/geo-1hop"),
@@ -40,10 +42,14 @@ def reproduce(
 ) -> None:
     """Run the study of a paper's claim and say whether it holds. Call it again to continue."""
     with one_message():
-        from turnwise.reproduce.claim import load_claim
+        from turnwise.reproduce.claim import load_claim, shipped_claims
         from turnwise.reproduce.claim_study import RESULTS, Study
         from turnwise.reproduce.conclusion import VERDICT, conclude
 
+        if not paper:
+            for claim in map(load_claim, shipped_claims()):
+                typer.echo(f"{claim.folder.name:<10} {claim.paper}; scales {', '.join(claim.scales)}")
+            return
         claim = load_claim(paper)
         name = f"{scale}-quick" if quick else scale
         if quick and name not in claim.scales:

@@ -183,12 +183,17 @@ class Claim(_Section):
         return self.scales[name]
 
 
+def shipped_claims() -> list[str]:
+    """The names that `load_claim` knows."""
+    return sorted(file.parent.name for file in RECIPES.glob(f"*/{_FILE}"))
+
+
 def load_claim(paper: str) -> Claim:
     """A paper's claim, by the name of its folder in `recipes/` or by the folder's own path."""
     folder = next((place for place in (Path(paper), RECIPES / paper) if (place / _FILE).is_file()), None)
     if folder is None:
-        known = sorted(file.parent.name for file in RECIPES.glob(f"*/{_FILE}"))
-        raise ValueError(f"there is no claim {paper!r}; name a folder with a {_FILE}, or one of {', '.join(known)}")
+        known = ", ".join(shipped_claims())
+        raise ValueError(f"there is no claim {paper!r}; name a folder with a {_FILE}, or one of {known}")
     content: Mapping[str, Any] = yaml.safe_load((folder / _FILE).read_text())
     try:
         return Claim.model_validate({**content, "folder": folder})
