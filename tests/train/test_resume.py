@@ -64,6 +64,19 @@ def test_killed_and_resumed_a_run_ends_with_the_same_bits(
     assert_equal_runs(tmp_path / "run", uninterrupted)
 
 
+def test_a_resumed_run_goes_on_with_its_history_of_rewards_and_its_kl_coefficient(tmp_path: Path) -> None:
+    reward = [{"kind": "running", "clip": 0.8}, {"kind": "token-kl", "coef": 0.05, "target": 0.1}]
+    algorithm = {"preset": "ppo-max", "reward": reward, "critic": {"warmup": 2}}
+    changes = {"model": "pico", "engine": {"memory_gib": 0.05}, "algorithm": algorithm}
+    assert run_with_kills(tmp_path / "whole", [], **changes) == [0]
+    moments = [("playing", 3, 0.05), ("learning", 2, 0.02)]  # after the checkpoints of steps 2 and 4
+    assert run_with_kills(tmp_path / "cut", moments, **changes) == [KILLED, KILLED, 0]
+    assert_equal_runs(tmp_path / "cut", tmp_path / "whole")
+    rows = numbers(tmp_path / "whole", "metrics.jsonl")
+    assert len({row["train/reward_mean"] for row in rows}) > 2
+    assert len({row["train/kl_coef"] for row in rows}) == 6
+
+
 def test_a_resumed_run_stays_near_the_reference_that_it_began_with(tmp_path: Path) -> None:
     rollout = {"episodes": 16, "max_turns": 4, "max_tokens": 12}
     changes = {
