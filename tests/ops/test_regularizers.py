@@ -28,7 +28,7 @@ def test_kl_estimators_by_hand():
 
 def test_ptx_is_the_log_likelihood_of_a_text_by_its_coefficient():
     batch = make_case([[EpisodeShape(turns=[TurnShape(sampled=2)])]]).batch
-    close(ptx(batch, Scores(logprob_T=torch.tensor([0.0, -1.0, -3.0])), coef=0.5), [0.0, 0.5, 1.5])
+    close(ptx(batch, Scores(logprob_T=torch.tensor([0.0, -1.0, -3.0], dtype=torch.float64)), coef=0.5), [0.0, 0.5, 1.5])
 
 
 def test_full_kl_entropy_and_collision_by_hand():
