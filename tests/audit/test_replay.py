@@ -60,7 +60,7 @@ def test_a_step_comes_out_equal_to_the_last_bit(run: Path, step: int, start: int
     names = [name for name in recorded if name.startswith(("loss/", "train/"))]
     assert (replayed.start, replayed.same, replayed.circumstances) == (start, True, [])
     assert {each.name: each.replayed for each in replayed.numbers} == {name: recorded[name] for name in names}
-    assert len(names) == 25
+    assert len(names) == 26
 
 
 def test_without_checkpoints_a_step_is_learnt_again_from_the_beginning(run: Path, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_without_checkpoints_a_step_is_learnt_again_from_the_beginning(run: Path
     shutil.rmtree(copy / "checkpoints")
     replayed = replay_step(copy, 3)
     assert replayed.start == 0
-    assert replayed.conclusion == "step 3, learnt again from the beginning: 25 numbers are equal to the last bit"
+    assert replayed.conclusion == "step 3, learnt again from the beginning: 26 numbers are equal to the last bit"
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -116,7 +116,7 @@ def test_a_changed_ledger_is_told_with_the_largest_difference(restored: Path) ->
 def test_the_command_shows_every_number_of_an_equal_step(run: Path) -> None:
     done = CliRunner().invoke(app, ["replay", str(run), "--step", "3"])
     assert done.exit_code == 0
-    assert "step 3, learnt again from checkpoint 2: 25 numbers are equal to the last bit" in done.output
+    assert "step 3, learnt again from checkpoint 2: 26 numbers are equal to the last bit" in done.output
     recorded = json.loads((run / "metrics.jsonl").read_text().splitlines()[2])
     assert repr(recorded["loss/policy"]) in done.output
 

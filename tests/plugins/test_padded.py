@@ -17,7 +17,15 @@ from turnwise.batch import Scores
 from turnwise.ops.weights import Counts
 from turnwise.plugins.padded import Padded, padded_credit, padded_loss
 
-NO_HOST = {Need.STATE_KEYS, Need.MERIT, Need.WHOLE_GROUPS, Need.KL_FROM_REFERENCE, Need.VOCABULARY_MEAN}
+NO_HOST = {
+    Need.STATE_KEYS,
+    Need.MERIT,
+    Need.WHOLE_GROUPS,
+    Need.KL_FROM_REFERENCE,
+    Need.VOCABULARY_MEAN,
+    Need.REWARD_HISTORY,
+    Need.KL_CONTROL,
+}
 """What padded tensors do not carry; hosts refuse such rows."""
 ROWS = {name: preset(name) for name in PRESETS if preset(name).needs.isdisjoint(NO_HOST)}
 EXTRA = {
