@@ -199,4 +199,4 @@ def build_model(seed: int, family: Family = FAMILIES["pico"]) -> Any:
     config = AutoConfig.for_model(family.architecture, **sizes)
     with torch.random.fork_rng(devices=[]):  # transformers draws initial weights from the global generator
         torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config)
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
