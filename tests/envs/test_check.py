@@ -128,6 +128,7 @@ def test_unknown_ids_and_no_seeds_are_refused():
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 FILES = {
+    "classify/files": {"path": DATA / "nlu" / "snips_train.jsonl"},
     "math/gsm8k": {"questions": DATA / "gsm8k" / "train.jsonl"},
     "search/qa": {
         "questions": DATA / "multihop" / "hotpotqa_train.json",

@@ -86,7 +86,7 @@ _DARS: Row = {
 
 PRESETS: Mapping[str, tuple[str, Row]] = {
     "ppo": ("Token-level PPO with a token critic", _PPO),
-    "ppo-max": ("PPO with rewards normalised and clipped, a KL in them, and a critic trained first", _PPO_MAX),
+    "ppo-max": ("PPO with normalised, clipped rewards, a KL in them, and a critic trained first", _PPO_MAX),
     "turn-ppo": ("PPO with one geometric-mean ratio per turn", {**_PPO, "ratio": "turn"}),
     "s-ppo": ("PPO with steps scaled by the token-level clipping bias", {**_PPO, "scale": "clip-bias"}),
     "st-ppo": (
