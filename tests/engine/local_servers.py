@@ -46,8 +46,12 @@ class Unruly:
     requests: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """Requests for tokens so far."""
     paths: list[str] = field(default_factory=list[str])
+    """Of all requests, in the order in which they were passed on."""
+    delays: dict[str, float] = field(default_factory=dict[str, float])
+    """Seconds that a path waits before it is passed on."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(self.delays.get(scope["path"], 0.0))
         self.paths.append(scope["path"])
         if scope["path"] != GENERATE:
             return await self.app(scope, receive, send)

@@ -103,6 +103,22 @@ def test_lockstep_takes_requests_up_in_the_order_of_their_names(tmp_path: Path) 
         assert server.unruly.paths.count(GENERATE) == 11  # and the probe
 
 
+def test_no_request_overtakes_the_number_that_lockstep_expects(tmp_path: Path) -> None:
+    """Otherwise the server would sample the first ones without the others, and in another batch."""
+
+    async def run(engine: RemoteEngine) -> None:
+        engine.expect(2)
+        await asyncio.gather(*(engine.generate(name, [1, 2], PARAMS) for name in "ab"))
+        engine.expect(None)
+
+    with local_server(tmp_path) as server, remote_engine(tmp_path / "published", server.url) as engine:
+        engine.publish(None, 0)
+        server.unruly.paths.clear()
+        server.unruly.delays["/turnwise/expect"] = 0.3
+        asyncio.run(run(engine))
+        assert server.unruly.paths[:3] == ["/turnwise/expect", GENERATE, GENERATE]
+
+
 def test_a_cancelled_call_closes_its_session(tmp_path: Path) -> None:
     async def run(engine: RemoteEngine) -> None:
         doomed = asyncio.create_task(engine.generate("doomed", [1, 2], SamplingParams(max_tokens=150)))

@@ -221,6 +221,7 @@ class RemoteEngine:
                 break
             tried.add(server.url)
             self._at[ask.session] = server
+            await self.settle()  # a request that overtakes the number would be sampled at once, in a smaller batch
             adds = self._adds(server)
             label, since = self.adapter_version, len(server.given)
             try:
@@ -277,7 +278,7 @@ class RemoteEngine:
     async def settle(self) -> None:
         """Wait until the server knows what lock-step expects."""
         if self._telling is not None:
-            await self._telling
+            await asyncio.shield(self._telling)  # a cancelled request does not cancel the message
 
     def probe(self) -> Ask:
         """A fixed sequence to score, and a few tokens to sample after it."""
