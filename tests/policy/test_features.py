@@ -10,7 +10,7 @@ from torch import Tensor
 
 from turnwise.algorithm import Algorithm, compute_credit, compute_loss, preset
 from turnwise.batch import TokenBatch
-from turnwise.policy.features import ACTIONS, FEATURES, Discrete, FeaturePolicy, Gaussian
+from turnwise.policy.features import ACTIONS, FEATURES, LEGAL, Discrete, FeaturePolicy, Gaussian
 from turnwise.rollout.packing import pack
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
@@ -59,6 +59,34 @@ def test_discrete_scores_are_log_softmax_of_the_network() -> None:
     torch.testing.assert_close(scores.collision_T, log_p.exp().square().sum(-1))
     assert scores.uniform_T is not None
     torch.testing.assert_close(scores.uniform_T, log_p.mean(-1))
+
+
+def test_actions_that_are_not_legal_are_never_taken_and_have_no_share() -> None:
+    policy = FeaturePolicy.mlp(3, actions=Discrete(count=4), hidden=(8,), seed=1)
+    features = torch.randn(500, 3, generator=torch.Generator().manual_seed(0))
+    legal = torch.tensor([1.0, 0.0, 1.0, 0.0]).expand(500, 4)
+    chosen = policy.act(features, generator=torch.Generator().manual_seed(1), legal_NA=legal)
+    assert set(chosen.chosen_N.tolist()) == {0, 2}
+    batch = one_step(features, chosen.chosen_N, [0.0] * 500)
+    batch = batch.with_(extra_T={**batch.extra_T, LEGAL: legal})
+    scores = policy.score(batch, entropy=True, collision=True, uniform=True)
+    pair = policy.head(policy.body(features))[:, [0, 2]].log_softmax(-1)
+    torch.testing.assert_close(scores.logprob_T, pair.gather(1, chosen.chosen_N[:, None] // 2).squeeze(1))
+    torch.testing.assert_close(scores.logprob_T.detach(), chosen.logprob_N)
+    torch.testing.assert_close(scores.entropy_T, torch.distributions.Categorical(logits=pair).entropy())
+    torch.testing.assert_close(scores.collision_T, pair.exp().square().sum(-1))
+    torch.testing.assert_close(scores.uniform_T, pair.mean(-1))
+    scores.logprob_T.sum().backward()
+    gradient = policy.head.weight.grad
+    assert gradient is not None
+    assert gradient.isfinite().all()
+    assert (gradient[[1, 3]] == 0).all()
+
+
+def test_a_state_without_a_legal_action_is_refused() -> None:
+    policy = FeaturePolicy.mlp(1, actions=Discrete(count=2))
+    with pytest.raises(ValueError, match="no action is legal"):
+        policy.act(torch.zeros(1, 1), generator=torch.Generator(), legal_NA=torch.zeros(1, 2))
 
 
 def test_gaussian_scores_are_normal_densities() -> None:

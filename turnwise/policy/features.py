@@ -1,7 +1,8 @@
 """Policies without text: small networks over observation features, scored through the same batch as language models.
 
 An action is a turn of one token. A discrete action is the token's id; a Gaussian one is in `extra_T["actions"]`, and
-its id means nothing. The observation for an action is in `extra_T["features"]` at the action's own row.
+its id means nothing. The observation for an action is in `extra_T["features"]` at the action's own row. If some actions
+were not allowed, `extra_T["legal"]` has a one for each that was: the others have no probability, in play and learning.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from turnwise.policy.critics import Bins
 from turnwise.policy.packed_rows import rows_at_end
 
 Layer = TypeVar("Layer", nn.Linear, nn.Conv2d)
-FEATURES, ACTIONS = "features", "actions"
-"""Names of the two streams."""
+FEATURES, ACTIONS, LEGAL = "features", "actions", "legal"
+"""Names of the streams."""
+_NEVER = -1e30
+"""The log-prob of an action that is not allowed: it stays finite, so that 0 × log 0 is 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,9 +153,16 @@ class FeaturePolicy(nn.Module):
         save_file(self.state_dict(), Path(folder) / "model.safetensors")
 
     @torch.no_grad()
-    def act(self, features_N: Tensor, *, generator: torch.Generator, temperature: float = 1.0) -> Actions:
-        """Choose an action for each observation."""
-        choice = self._choice(features_N, temperature)
+    def act(
+        self,
+        features_N: Tensor,
+        *,
+        generator: torch.Generator,
+        temperature: float = 1.0,
+        legal_NA: Tensor | None = None,
+    ) -> Actions:
+        """Choose an action for each observation, one that is legal."""
+        choice = self._choice(features_N, temperature, legal_NA)
         chosen_N = choice.sample(generator)
         return Actions(chosen_N=chosen_N, logprob_N=choice.logprob(chosen_N))
 
@@ -173,7 +183,8 @@ class FeaturePolicy(nn.Module):
         token_M = batch.sampled_T.nonzero().squeeze(1)
         features_M = _stream(batch, FEATURES)[token_M]
         taken = batch.ids_T if isinstance(self.actions, Discrete) else _stream(batch, ACTIONS)
-        choice = self._choice(features_M, temperature)
+        legal_T = batch.extra_T.get(LEGAL)
+        choice = self._choice(features_M, temperature, None if legal_T is None else legal_T[token_M])
 
         def put(values_M: Tensor) -> Tensor:
             return values_M.new_zeros(batch.tokens).index_copy(0, token_M, values_M)
@@ -209,12 +220,14 @@ class FeaturePolicy(nn.Module):
         new_S = torch.where(last_S >= 0, value_T[last_S], 0).to(known_S)
         return batch.with_(value_T=value_T, bootstrap_S=torch.where(waiting_S, new_S, known_S))
 
-    def _choice(self, features_N: Tensor, temperature: float) -> _OneOf | _Vector:
+    def _choice(self, features_N: Tensor, temperature: float, legal_NA: Tensor | None) -> _OneOf | _Vector:
         if temperature <= 0:
             raise ValueError(f"temperature must be positive, got {temperature}")
         output = self.head(self.body(features_N))
         if self.log_spread is None:
-            return _OneOf(log_p=(output / temperature).log_softmax(-1))
+            return _one_of(output / temperature, legal_NA)
+        if legal_NA is not None:
+            raise ValueError("legal actions are a matter of discrete ones; leave 'legal' out for vectors")
         # A density to the power 1/τ, normalised, is the Gaussian whose variance is τ times as large.
         return _Vector(mean=output, log_spread=self.log_spread + math.log(temperature) / 2)
 
@@ -241,6 +254,7 @@ class _OneOf:
     """A categorical distribution per row."""
 
     log_p: Tensor
+    legal: Tensor | None
 
     def sample(self, generator: torch.Generator) -> Tensor:
         return torch.multinomial(self.log_p.exp(), 1, generator=generator).squeeze(1)
@@ -255,7 +269,18 @@ class _OneOf:
         return (2 * self.log_p).exp().sum(-1)
 
     def uniform(self) -> Tensor:
-        return self.log_p.mean(-1)
+        if self.legal is None:
+            return self.log_p.mean(-1)
+        return (self.log_p * self.legal).sum(-1) / self.legal.sum(-1)
+
+
+def _one_of(logits: Tensor, legal: Tensor | None) -> _OneOf:
+    if legal is None:
+        return _OneOf(log_p=logits.log_softmax(-1), legal=None)
+    legal = legal.bool()
+    if bool((~legal.any(-1)).any()):
+        raise ValueError("in some state no action is legal; an episode must end there")
+    return _OneOf(log_p=logits.masked_fill(~legal, _NEVER).log_softmax(-1), legal=legal)
 
 
 @dataclass(frozen=True, kw_only=True)
