@@ -45,7 +45,8 @@ class EngineChoice(Settings):
     """Start servers on this machine, in place of urls; they end with the run, however it ends."""
     precision: Literal["same", "bf16", "int8"] = "same"
     """What torch samples from: the learner's own weights, or a copy that every publish refreshes. bf16 computes in
-    bf16; int8 rounds the rows of every matrix to 255 levels. Sampler and learner then differ as in large runs."""
+    bf16; int8 rounds the rows of every matrix to 255 levels. Sampler and learner then differ as in large runs, and
+    evaluations play that copy too."""
     memory_gib: float = Field(default=0.5, gt=0)
     """Memory for keys and values."""
     options: dict[str, Any] = {}
