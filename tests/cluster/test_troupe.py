@@ -164,7 +164,7 @@ def test_an_episode_that_takes_too_long_costs_its_player():
         ) -> tuple[list[Trajectory], float]:
             if self.company.started[self.number] == 1 and spec.seed == 3:
                 await asyncio.sleep(600)
-            return await super().play(spec, temperature)
+            return await super().play(spec, temperature, alone)
 
     company = Company()
     settings = ClusterChoice(players=2, at_once=1, episode_seconds=0.5)

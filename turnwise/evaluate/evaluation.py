@@ -25,7 +25,6 @@ from turnwise.sources.seeds import HELD_OUT
 from turnwise.types import POLICY, Group, Trajectory, mean_scores
 from turnwise.words import counted
 
-
 Seats = Mapping[str, Collection[str] | None]
 """The seats of each policy by its name; None: all of them."""
 
@@ -116,7 +115,7 @@ def evaluate(
 def play_all_policies(
     player: Plays, recipe: Recipe, specs: list[EpisodeSpec], seats: Seats, jury: Jury
 ) -> tuple[list[Group], dict[str, list[Group]]]:
-    """All episodes, and those of each policy: at its seats, or where `eval.env` is given, those that it played alone."""
+    """All episodes, and those of each policy: at its seats, or with `eval.env` those that it played alone."""
     temperature = recipe.eval.temperature
     if recipe.eval.env is None:
         groups = player.play(specs, temperature=temperature)
