@@ -103,6 +103,8 @@ class TokenBatch:
     """Log-prob under the trainer's weights before the first update on this batch."""
     old_uniform_T: Tensor | None = None
     """What `Scores.uniform_T` was before the first update on this batch."""
+    old_kl_T: Tensor | None = None
+    """What `Scores.reference_kl_T` was before the first update on this batch."""
     ref_T: Tensor | None = None
     value_T: Tensor | None = None
     advantage_T: Tensor | None = None

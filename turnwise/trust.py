@@ -50,18 +50,19 @@ def is_trusting() -> bool:
 
 def outside_names(choices: Mapping[str, Any]) -> list[str]:
     """The code outside turnwise that a recipe names; algorithm files count, because they may name more."""
-    env, source = choices.get("env"), choices.get("source")
-    environment = [env.get("id"), env.get("wrappers")] if isinstance(env, Mapping) else env
+    source, evaluated = choices.get("source"), choices.get("eval")
+    envs = [choices.get("env"), evaluated.get("env") if isinstance(evaluated, Mapping) else None]
+    environments = [[env.get("id"), env.get("wrappers")] if isinstance(env, Mapping) else env for env in envs]
     tasks = source.get("tasks") if isinstance(source, Mapping) else None
     engine = choices.get("engine")
     kind = engine.get("kind") if isinstance(engine, Mapping) else engine
     judge = choices.get("judge")
     judged_by = judge.get("kind") if isinstance(judge, Mapping) else judge
-    arguments = [env.get("kwargs"), env.get("held_out")] if isinstance(env, Mapping) else None
+    arguments = [[env.get("kwargs"), env.get("held_out")] for env in envs if isinstance(env, Mapping)]
     agents = [seat.get("agent") for seat in _mappings(choices.get("seats"))]
     rows = [choices.get("algorithm"), *(policy.get("algorithm") for policy in _mappings(choices.get("policies")))]
     named = [text for text in _texts(rows) if is_outside(text) or text.endswith((".yaml", ".yml"))]
-    return [*filter(is_outside, _texts([environment, tasks, kind, judged_by, agents])), *argued(arguments), *named]
+    return [*filter(is_outside, _texts([environments, tasks, kind, judged_by, agents])), *argued(arguments), *named]
 
 
 def argued(arguments: Any) -> list[str]:

@@ -36,7 +36,9 @@ class Player:
         await asyncio.sleep(0)
         self.version = news
 
-    async def play(self, spec: EpisodeSpec, temperature: float | None) -> tuple[list[Trajectory], float]:
+    async def play(
+        self, spec: EpisodeSpec, temperature: float | None, alone: str | None
+    ) -> tuple[list[Trajectory], float]:
         self.company.most = max(self.company.most, self.company.playing + 1)
         self.company.playing += 1
         try:
@@ -157,10 +159,12 @@ def test_a_cluster_without_room_is_said_after_the_deadline():
 
 def test_an_episode_that_takes_too_long_costs_its_player():
     class Hanging(Player):
-        async def play(self, spec: EpisodeSpec, temperature: float | None) -> tuple[list[Trajectory], float]:
+        async def play(
+            self, spec: EpisodeSpec, temperature: float | None, alone: str | None
+        ) -> tuple[list[Trajectory], float]:
             if self.company.started[self.number] == 1 and spec.seed == 3:
                 await asyncio.sleep(600)
-            return await super().play(spec, temperature)
+            return await super().play(spec, temperature, alone)
 
     company = Company()
     settings = ClusterChoice(players=2, at_once=1, episode_seconds=0.5)

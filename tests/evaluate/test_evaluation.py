@@ -176,7 +176,9 @@ def test_word_problems_of_a_file_are_listed_through_wrappers_too(wrapped: bool, 
 class _Scripted:
     """Plays by rule: odd seeds succeed."""
 
-    def play(self, specs: list[EpisodeSpec], temperature: float | None = None) -> list[Group]:
+    def play(
+        self, specs: list[EpisodeSpec], temperature: float | None = None, *, alone: str | None = None
+    ) -> list[Group]:
         self.temperature = temperature
         return [Group(id=spec.group_id, trajectories=[episode(float(spec.seed % 2))]) for spec in specs]
 

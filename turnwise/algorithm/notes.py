@@ -37,6 +37,12 @@ policy moves, the value clip of 0.2, a language-model loss on other text. The re
 a mean, no reward clip, a KL of 0.01, lambda 0.95, no weight on other text, no critic pre-training. The length of the
 pre-training (16 updates) is ours. Two parts need more than the row: train.critic_from names a reward model, and text
 comes with regularizers: [{kind: ptx}] and source.mix: [played, {kind: demonstrations, count: 32}].""",
+    "cory": """\
+CORY (2410.06101), from the paper: the exact KL of every token in the reward with a coefficient of 0.3 (its script says
+0.4, adaptive), clips of 0.2 for policy and critic, the critic's loss weighed by 0.1, gamma 1 and lambda 0.95, four
+epochs. Advantages of a batch with mean 0 and spread 1 and one minibatch an epoch are our reading [M]. Two policies
+share a reward and swap roles by the recipe: env chat/cory, policies, seats and exchange: {every: 5, policies: […]}.
+A swap of the released script forgets the moments of the optimiser: exchange.optimizer=reset.""",
     "s-ppo": "Token-level twin of st-ppo; the same things are established and open.",
     "st-ppo": """\
 Established for ST-PPO (arXiv 2511.20718): a geometric-mean ratio per turn whose gradient flows through the mean; the

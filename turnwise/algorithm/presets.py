@@ -35,6 +35,14 @@ _PPO_MAX: Row = {
     "advantage": {"kind": "gae", "lam": 0.9},
     "minibatches": 4,
 }
+# How many minibatches make an epoch is ours.
+_CORY: Row = {
+    "critic": {"level": "token", "loss": {"kind": "mse", "clip": 0.2}, "coef": 0.1},
+    "reward": [{"kind": "token-kl", "coef": 0.3, "estimator": "full"}],
+    "advantage": {"kind": "gae", "lam": 0.95},
+    "normalizer": "batch-tokens",
+    "epochs": 4,
+}
 _GRPO: Row = {**_GROUP, "normalizer": "group-std", "weights": "trajectory-mean"}
 _POAD: Row = {
     "critic": {"level": "token", "loss": {"kind": "mse", "clip": 0.2}},
@@ -87,6 +95,7 @@ _DARS: Row = {
 PRESETS: Mapping[str, tuple[str, Row]] = {
     "ppo": ("Token-level PPO with a token critic", _PPO),
     "ppo-max": ("PPO with normalised, clipped rewards, a KL in them, and a critic trained first", _PPO_MAX),
+    "cory": ("PPO with the exact KL from the first policy in the reward; for pairs of policies and for one", _CORY),
     "turn-ppo": ("PPO with one geometric-mean ratio per turn", {**_PPO, "ratio": "turn"}),
     "s-ppo": ("PPO with steps scaled by the token-level clipping bias", {**_PPO, "scale": "clip-bias"}),
     "st-ppo": (

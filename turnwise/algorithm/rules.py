@@ -98,11 +98,12 @@ def _sampling_refusals(row: Algorithm) -> Iterator[str]:
         yield f"extrapolate={row.extrapolate.kind} samples from two policies that change together; set max_lag to 0"
     if Need.PREVIOUS_POLICY in row.needs and Trait.NEUTRAL not in row.facts("routing"):
         yield f"routing={row.routing.kind} replays the experts of one policy, not of a mixture; set routing to free"
-    if Need.PREVIOUS_POLICY in row.needs and Need.VOCABULARY_MEAN in row.needs:
-        yield (
-            f"extrapolate={row.extrapolate.kind} samples from a mixture, of which only log-probs are known, and "
-            f"surrogate={row.surrogate.kind} needs more; set extrapolate to none"
-        )
+    for axis, part in row.parts() if Need.PREVIOUS_POLICY in row.needs else ():
+        if not facts(axis, part).isdisjoint({Need.VOCABULARY_MEAN, Need.OLD_KL}):
+            yield (
+                f"extrapolate={row.extrapolate.kind} samples from a mixture, of which only log-probs are known, and "
+                f"{axis}={part.kind} needs more; set extrapolate to none"
+            )
 
 
 def _gradient_warnings(row: Algorithm) -> Iterator[str]:

@@ -87,6 +87,7 @@ def replay_step(folder: Path, step: int, *, note: Callable[[str], None] | None =
     start = _find_start(recording, step)
     recording.require_ledgers(range(start + 1, step + 1))
     _refuse_restores(recording, range(start + 1, step))
+    _refuse_exchanges(recording, range(start + 1, step))
     torch.set_num_threads(recording.run.circumstance("threads", int))  # the order of sums affects rounding
     numbers: list[Compared] = []
     for name in trained_policies(recording.recipe):
@@ -124,6 +125,16 @@ def _refuse_restores(recording: Recording, between: range) -> None:
                     f"after step {step} the guard restored an earlier state ({event['signal']}), which learning from "
                     f"ledgers does not lead to; replay step {step} or an earlier one{after}"
                 )
+
+
+def _refuse_exchanges(recording: Recording, between: range) -> None:
+    """Refuse steps after an exchange: each policy learns again by itself, and has no other to swap with."""
+    chosen = recording.recipe.exchange
+    if chosen is not None and (swapped := [step for step in between if step % chosen.every == 0]):
+        raise ValueError(
+            f"after step {swapped[0]} policies swapped their weights, and no later checkpoint is kept; replay step "
+            f"{swapped[0]} or an earlier one, or train with checkpoint.every={chosen.every} and more checkpoint.keep"
+        )
 
 
 def _learn_again(recording: Recording, name: str, start: int, step: int, note: Callable[[str], None] | None) -> Report:

@@ -38,9 +38,11 @@ class PlayerActor:
         arrived = {name: None if parcels is None else await parcels for name, parcels in waited.items()}
         await asyncio.to_thread(self._take, news, arrived)
 
-    async def play(self, spec: EpisodeSpec, temperature: float | None) -> tuple[list[Trajectory], float]:
+    async def play(
+        self, spec: EpisodeSpec, temperature: float | None, alone: str | None
+    ) -> tuple[list[Trajectory], float]:
         """Play one episode among others."""
-        trajectories = await self._scheduler.play_one(spec, self._player.agents(temperature))
+        trajectories = await self._scheduler.play_one(spec, self._player.agents(temperature, alone))
         return trajectories, self._player.busy_seconds
 
     def _take(self, news: News, arrived: Mapping[str, Parcels | None]) -> None:

@@ -89,9 +89,11 @@ class ClusterPlayer:
         """A scheduler in this process, for what is not sampled."""
         return make_scheduler(self._rollout, self._seed)
 
-    def play(self, specs: Sequence[EpisodeSpec], temperature: float | None = None) -> list[Group]:
+    def play(
+        self, specs: Sequence[EpisodeSpec], temperature: float | None = None, *, alone: str | None = None
+    ) -> list[Group]:
         """All episodes, in the order of the specs."""
-        groups = in_groups(self._runner.run(self._play(specs, temperature))) if self._troupe is not None else []
+        groups = in_groups(self._runner.run(self._play(specs, temperature, alone))) if self._troupe is not None else []
         return self._ranks.broadcast(groups)
 
     def mine(self, tasks: Sequence[Item]) -> list[Item]:
@@ -100,7 +102,7 @@ class ClusterPlayer:
 
     async def episodes(self, specs: Specs) -> AsyncGenerator[Finished]:
         """Episodes as they finish, in the caller's event loop."""
-        async with aclosing(self._ends(specs, None)) as ends:
+        async with aclosing(self._ends(specs, None, None)) as ends:
             async for episode in ends:
                 yield episode
 
@@ -132,12 +134,13 @@ class ClusterPlayer:
             if self._ours:
                 import_ray().shutdown()
 
-    def _ends(self, specs: Specs, temperature: float | None) -> AsyncGenerator[Finished]:
+    def _ends(self, specs: Specs, temperature: float | None, alone: str | None) -> AsyncGenerator[Finished]:
         assert self._troupe is not None
-        return play_all(specs, partial(self._troupe.play, temperature=temperature), at_once=self._at_once)
+        play = partial(self._troupe.play, temperature=temperature, alone=alone)
+        return play_all(specs, play, at_once=self._at_once)
 
-    async def _play(self, specs: Sequence[EpisodeSpec], temperature: float | None) -> list[Finished]:
-        async with aclosing(self._ends(specs, temperature)) as ends:
+    async def _play(self, specs: Sequence[EpisodeSpec], temperature: float | None, alone: str | None) -> list[Finished]:
+        async with aclosing(self._ends(specs, temperature, alone)) as ends:
             return [episode async for episode in ends]
 
     def _send(self, voices: Sequence[Voice]) -> None:

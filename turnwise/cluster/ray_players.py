@@ -83,9 +83,11 @@ class RayPlayer:
         """Take over new weights."""
         await self._answer(self._actor.update.remote(news))
 
-    async def play(self, spec: EpisodeSpec, temperature: float | None) -> tuple[list[Trajectory], float]:
+    async def play(
+        self, spec: EpisodeSpec, temperature: float | None, alone: str | None
+    ) -> tuple[list[Trajectory], float]:
         """Play an episode."""
-        return await self._answer(self._actor.play.remote(spec, temperature))
+        return await self._answer(self._actor.play.remote(spec, temperature, alone))
 
     def kill(self) -> None:
         """End it now."""

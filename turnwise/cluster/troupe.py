@@ -45,7 +45,9 @@ class FarPlayer(Protocol):
         """Take over new weights."""
         ...
 
-    async def play(self, spec: EpisodeSpec, temperature: float | None) -> tuple[list[Trajectory], float]:
+    async def play(
+        self, spec: EpisodeSpec, temperature: float | None, alone: str | None
+    ) -> tuple[list[Trajectory], float]:
         """Play an episode; also returns how long its engines have run so far."""
         ...
 
@@ -102,9 +104,9 @@ class Troupe:
         """Time that the players' engines have spent running their models."""
         return self._past_seconds + sum(member.busy_seconds for member in list(self._members))
 
-    async def play(self, spec: EpisodeSpec, temperature: float | None) -> list[Trajectory]:
+    async def play(self, spec: EpisodeSpec, temperature: float | None, alone: str | None = None) -> list[Trajectory]:
         """Play one episode on whichever player is free; if it is lost, on another."""
-        return await asyncio.wrap_future(self._post(self._play(spec, temperature)))
+        return await asyncio.wrap_future(self._post(self._play(spec, temperature, alone)))
 
     def update(self, fresh: Any, whole: Callable[[], Any]) -> None:
         """Give `fresh` to all players and wait for them; a player that comes later gets `whole()`."""
@@ -195,11 +197,11 @@ class Troupe:
         except (LostError, TimeoutError) as error:
             member.lose(str(error) or "it did not take the new weights in time")
 
-    async def _play(self, spec: EpisodeSpec, temperature: float | None) -> list[Trajectory]:
+    async def _play(self, spec: EpisodeSpec, temperature: float | None, alone: str | None) -> list[Trajectory]:
         for _ in range(_TRIES):
             member = await self._free_member()
             try:
-                work = member.player.play(spec, temperature)
+                work = member.player.play(spec, temperature, alone)
                 trajectories, member.busy_seconds = await asyncio.wait_for(work, self._choice.episode_seconds)
                 return trajectories
             except LostError as error:

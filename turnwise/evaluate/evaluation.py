@@ -22,15 +22,20 @@ from turnwise.rollout.scheduler import at_seats
 from turnwise.sources.judged import Jury, env_reward, is_paid_by_judge
 from turnwise.sources.rollout_metrics import find_errors
 from turnwise.sources.seeds import HELD_OUT
-from turnwise.types import Group, Trajectory, mean_scores
+from turnwise.types import POLICY, Group, Trajectory, mean_scores
 from turnwise.words import counted
+
+Seats = Mapping[str, Collection[str] | None]
+"""The seats of each policy by its name; None: all of them."""
 
 
 class Plays(Protocol):
     """Plays episodes with the current policy."""
 
-    def play(self, specs: list[EpisodeSpec], temperature: float | None = None) -> list[Group]:
-        """The trajectories of all specs, by task."""
+    def play(
+        self, specs: list[EpisodeSpec], temperature: float | None = None, *, alone: str | None = None
+    ) -> list[Group]:
+        """The trajectories of all specs, by task; `alone` plays every seat."""
         ...
 
 
@@ -42,8 +47,8 @@ def play_specs(recipe: Recipe) -> list[EpisodeSpec]:
     """
     if not recipe.eval.episodes:
         return []
-    source = recipe.env.source(recipe.env.held_out)
-    first = 0 if recipe.env.held_out else HELD_OUT.start
+    env = recipe.held_out_env
+    source, first = env.source(env.held_out), 0 if env.held_out else HELD_OUT.start
     specs = [
         EpisodeSpec.of(source, seed=seed, task=task)
         for seed, task in enumerate(_choose_tasks(source, recipe.eval.episodes), start=first)
@@ -57,7 +62,7 @@ def fewer_tasks(recipe: Recipe, specs: Sequence[EpisodeSpec]) -> str:
     if count == asked:
         return ""
     return (
-        f"{recipe.env.id} has {counted(count, 'different held-out task')}, fewer than eval.episodes={asked}: "
+        f"{recipe.held_out_env.id} has {counted(count, 'different held-out task')}, fewer than eval.episodes={asked}: "
         "all are played; eval.tries=8 plays each eight times"
     )
 
@@ -79,31 +84,55 @@ def _choose_tasks(source: EnvSource, count: int) -> list[Any]:
 def evaluate(
     player: Plays,
     recipe: Recipe,
-    seats: Mapping[str, Collection[str] | None] | None = None,
+    seats: Seats | None = None,
     *,
     watch: Callable[[list[Group]], None] | None = None,
     ranks: Ranks = ALONE,
 ) -> dict[str, float]:
     """Play the held-out episodes and summarize them; empty if the recipe has none. `watch` sees the episodes.
 
-    `seats` maps each policy's metric prefix to the seats it played; by default one policy played all.
+    `seats` are those of each policy by name; by default one policy plays all.
 
     Raises ValueError with the environment's error if every episode failed.
     """
     specs = play_specs(recipe)
     if not specs:
         return {}
-    groups = player.play(specs, temperature=recipe.eval.temperature)
-    Jury.of(recipe, ranks).judge(groups)
+    groups, played = play_all_policies(player, recipe, specs, seats or {POLICY: None}, Jury.of(recipe, ranks))
     if watch is not None:
         watch(groups)
-    metrics: dict[str, float] = {}
-    for prefix, played in (seats or {"": None}).items():
-        summary = summarize(at_seats(groups, played), tries=recipe.eval.tries, measures=recipe.eval.measures)
-        metrics |= {f"{prefix}{name}": value for name, value in summary.items()}
+    summaries = {
+        name: summarize(own, tries=recipe.eval.tries, measures=recipe.eval.measures) for name, own in played.items()
+    }
+    metrics = mean_over_policies(recipe, list(summaries.values()))
+    for name, summary in summaries.items():
+        metrics |= {f"{name}/{key}" if len(summaries) > 1 else key: value for key, value in summary.items()}
     if any(value == 1 for name, value in metrics.items() if name.endswith("eval/faults")):
-        raise ValueError(f"every episode of {recipe.env.id} failed; the last error: {find_errors(groups)[-1]}")
+        raise ValueError(f"every episode of {recipe.held_out_env.id} failed; the last error: {find_errors(groups)[-1]}")
     return metrics
+
+
+def play_all_policies(
+    player: Plays, recipe: Recipe, specs: list[EpisodeSpec], seats: Seats, jury: Jury
+) -> tuple[list[Group], dict[str, list[Group]]]:
+    """All episodes, and those of each policy: at its seats, or with `eval.env` those that it played alone."""
+    temperature = recipe.eval.temperature
+    if recipe.eval.env is None:
+        groups = player.play(specs, temperature=temperature)
+        jury.judge(groups)
+        return groups, {name: at_seats(groups, played) for name, played in seats.items()}
+    alone = {name: player.play(specs, temperature=temperature, alone=name) for name in seats}
+    groups = [group for played in alone.values() for group in played]
+    jury.judge(groups)
+    return groups, alone
+
+
+def mean_over_policies(recipe: Recipe, summaries: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means under the plain names, where several policies play the same tasks alone; else nothing."""
+    if recipe.eval.env is None or len(summaries) < 2:
+        return {}
+    common = [name for name in summaries[0] if all(name in summary for summary in summaries)]
+    return {name: fmean(summary[name] for summary in summaries) for name in common}
 
 
 def summarize(groups: Sequence[Group], *, tries: int = 1, measures: Collection[str] = ()) -> dict[str, float]:

@@ -168,6 +168,13 @@ class Optimizer:
                 _load_moment(moment, theirs, mine)
             self._kept[name] = mine
 
+    def forget(self) -> None:
+        """Begin again without moments; what weights lack to be in single precision stays."""
+        self._counts.clear()
+        for kept in self._kept.values():
+            for kind in kept.keys() - {"master", "residual"}:
+                del kept[kind]
+
     # What is kept for a weight.
 
     def _new_master(self, parameter: nn.Parameter) -> dict[str, Tensor]:

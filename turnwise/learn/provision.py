@@ -15,6 +15,7 @@ from turnwise.types import Group
 _FROM_LEARNER = frozenset(
     {
         *(Need.OLD, Need.SAMPLER, Need.REFERENCE, Need.KL_TO_REFERENCE, Need.KL_FROM_REFERENCE),
+        Need.OLD_KL,
         *(Need.ENTROPY, Need.COLLISION, Need.GRADIENT, Need.ROUTING, Need.OLD_ROUTING, Need.WHOLE_GROUPS),
         *(Need.ANSWER_SCORES, Need.PREVIOUS_POLICY, Need.TEXTS, Need.VOCABULARY_MEAN),
     }

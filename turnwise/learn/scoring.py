@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def scored(learner: Learner, batch: TokenBatch) -> TokenBatch:
     """The batch with the log-probs of the old policy and the reference, and with values."""
     if _asks_for_old(learner):
-        observes = not learner.needs.isdisjoint({Need.OLD_ROUTING, Need.VOCABULARY_MEAN})
+        observes = not learner.needs.isdisjoint({Need.OLD_ROUTING, Need.VOCABULARY_MEAN, Need.OLD_KL})
         batch = _observed(learner, batch) if observes else batch.with_(old_T=learner.score(batch, learner.sampler))
     if learner.reference is not None:
         batch = batch.with_(ref_T=learner.score(batch, learner.reference))
@@ -35,25 +35,32 @@ def replay(row: Algorithm, part: TokenBatch) -> ExpertReplay | None:
 
 
 def _observed(learner: Learner, batch: TokenBatch) -> TokenBatch:
-    """The log-probs of the old policy, and what else the row asks of it: its experts, its vocabulary mean."""
-    experts, means = list[Tensor](), list[Tensor]()
+    """The log-probs of the old policy, and what else the row asks of it: experts, vocabulary mean, exact KL."""
+    experts, means, distances = list[Tensor](), list[Tensor](), list[Tensor]()
     records, uniform = (need in learner.needs for need in (Need.OLD_ROUTING, Need.VOCABULARY_MEAN))
+    near: Any = learner.reference if Need.OLD_KL in learner.needs else None
 
     def score(part: TokenBatch) -> Scores:
         routing = ExpertRecorder() if records else replay(learner.row, part)
-        scores = learner.policy.score(part, temperature=learner.temperature, uniform=uniform, routing=routing)
+        scores = learner.policy.score(
+            part, temperature=learner.temperature, uniform=uniform, reference=near, routing=routing
+        )
         if isinstance(routing, ExpertRecorder):
             experts.append(routing.experts())
         if scores.uniform_T is not None:
             means.append(scores.uniform_T)
+        if scores.reference_kl_T is not None:
+            distances.append(scores.reference_kl_T)
         return scores
 
     batch = batch.with_(old_T=learner.in_parts(batch, score))
     if records and batch.tokens:
         batch = batch.with_(extra_T={**batch.extra_T, "old_routing": torch.cat(experts)[: batch.tokens]})
+    none_T = batch.reward_T.new_zeros(0)
     if uniform:
-        none_T = batch.reward_T.new_zeros(0)
         batch = batch.with_(old_uniform_T=torch.cat([*means, none_T])[: batch.tokens])  # fillers come last
+    if near is not None:
+        batch = batch.with_(old_kl_T=torch.cat([*distances, none_T])[: batch.tokens])
     return batch
 
 

@@ -28,6 +28,7 @@ class Need(StrEnum):
     REFERENCE = "the log-probs of a reference policy (ref_T)"
     KL_TO_REFERENCE = "the full KL from the policy to the reference (Scores.reference_kl_T)"
     KL_FROM_REFERENCE = "the full KL from the reference to the policy (Scores.reverse_kl_T)"
+    OLD_KL = "the full KL to the reference before the first update (old_kl_T)"
     ENTROPY = "the entropy of the next-token distribution (Scores.entropy_T)"
     COLLISION = "the collision probability of the next-token distribution (Scores.collision_T)"
     VOCABULARY_MEAN = "the mean log-prob over the vocabulary, now and before the first update (Scores.uniform_T)"

@@ -1,6 +1,7 @@
 """Changes to the reward stream before credit is computed, in the order in which a row lists them."""
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -15,20 +16,27 @@ from turnwise.ops.segments import segment_count
 
 @declares(Need.OLD, Need.REFERENCE)
 @declares(Need.KL_CONTROL, target=is_given)
+@declares(Need.OLD_KL, estimator="full")
 @refuses(
     lambda options: options["target"] is not None and options["coef"] == 0,
     "coef=0 stays 0 whatever the target; set coef above 0",
 )
 def token_kl(
-    batch: TokenBatch, *, coef: NonNegative = 0.001, target: Positive | None = None, gain: Positive = 0.1
+    batch: TokenBatch,
+    *,
+    coef: NonNegative = 0.001,
+    target: Positive | None = None,
+    gain: Positive = 0.1,
+    estimator: Literal["k1", "full"] = "k1",
 ) -> Tensor:
     """Pay for every step away from the reference, inside the reward.
 
-        r_t ← r_t − coef · (log π_old(y_t) − log π_ref(y_t))
+        r_t ← r_t − coef · KL_t(π_old ‖ π_ref),   k1: log π_old(y_t) − log π_ref(y_t)
         target: after each step  coef ← coef · (1 + gain · clamp(KL / target − 1, ±0.2))
 
-    The k1 estimate, on sampled tokens only. PPO for language models, PPO-max (2307.04964), REINFORCE++. With a `target`
-    the coefficient adapts (`next_kl_coef`), and `coef` is what it starts with.
+    On sampled tokens only, by the k1 estimate, or `full`: exact over the vocabulary, as CORY has it (2410.06101). PPO
+    for language models, PPO-max (2307.04964), REINFORCE++. With a `target` the coefficient adapts (`next_kl_coef`), and
+    `coef` is what it starts with.
     """
     if batch.old_T is None or batch.ref_T is None:
         missing = "old_T" if batch.old_T is None else "ref_T"
@@ -39,7 +47,12 @@ def token_kl(
         if batch.history is None or batch.history.kl_coef is None:
             raise ValueError("reward.token-kl with a target needs a coefficient (history.kl_coef is not assigned)")
         coef = batch.history.kl_coef
-    return batch.reward_T - torch.where(batch.sampled_T, coef * (batch.old_T - batch.ref_T), 0)
+    kl_T = batch.old_T - batch.ref_T
+    if estimator == "full":
+        if batch.old_kl_T is None:
+            raise ValueError("reward.token-kl: estimator 'full' needs a full KL (old_kl_T is not assigned)")
+        batch.require_finite("the old policy's KL", kl_T := batch.old_kl_T)
+    return batch.reward_T - torch.where(batch.sampled_T, coef * kl_T, 0)
 
 
 def next_kl_coef(coef: float, kl: float, *, target: float, gain: float) -> float:

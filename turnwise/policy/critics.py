@@ -83,10 +83,12 @@ class Critic(nn.Module):
     def separate(cls, model: PreTrainedModel, *, bins: Bins | None = None) -> Critic:
         """A critic with a separate trunk, copied from a model: the policy's, or any other causal LM's.
 
-        What trains in the model also trains in the copy.
+        What trains in the model also trains in the copy; what does not, such as the base under an adapter, is shared.
         """
         check_packing(model)
-        trunk = copy.deepcopy(model.base_model)
+        still = [each for each in model.base_model.parameters() if not each.requires_grad]
+        shared = {id(each): nn.Parameter(each.data, requires_grad=False) for each in still}
+        trunk = copy.deepcopy(model.base_model, shared)
         assert isinstance(trunk, PreTrainedModel)
         remove_dropout(trunk)
         own_memory(trunk, also_aligned=False)
@@ -109,6 +111,9 @@ class Critic(nn.Module):
     def shard(self, device: torch.device) -> None:
         """Leave this rank its part of the trunk. The head is small and stays whole."""
         if self.trunk is not None:
+            for parameter in self.trunk.parameters():
+                if not parameter.requires_grad:  # it may be the policy's too, which is sharded by itself
+                    parameter.data = parameter.data.clone()
             shard(self.trunk, device)
         self.head.to(device)
 

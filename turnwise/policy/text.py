@@ -141,9 +141,9 @@ class TextPolicy:
 
     def shard(self, critic: Critic | None, reference: Reference | None) -> None:
         """Leave this rank its part of every weight: the policy's, and those of its critic and reference."""
-        shard(self.model, self.home)
         if critic is not None:
-            critic.shard(self.home)
+            critic.shard(self.home)  # first: it may share frozen weights with the whole policy
+        shard(self.model, self.home)
         if reference is not None:
             reference.shard(self.home)
 

@@ -18,7 +18,7 @@ from turnwise.guard.guard import Guard
 from turnwise.outside import is_unread
 from turnwise.recipe.layers import Layer
 from turnwise.recipe.schema import EnvChoice, Recipe
-from turnwise.recipe.seating import check_seats, recipe_of, trained_policies
+from turnwise.recipe.seating import check_exchange, check_seats, recipe_of, trained_policies
 from turnwise.words import counted
 
 _PLACE = re.compile(r"[\w.]+:\w+")  # module:Class, the user's own environment
@@ -36,13 +36,13 @@ def explain_mistakes(error: ValidationError, layers: list[Layer]) -> str:
     return "\n".join(_readable(item, layers) for item in error.errors())
 
 
-def check_env_name(env_id: str) -> None:
+def check_env_name(env_id: str, key: str = "env") -> None:
     """Reject an unknown environment; the user's own is looked up when it is built."""
     try:
         find(env_id)
     except ValueError as error:
         if not (_PLACE.fullmatch(env_id) and isinstance(error.__cause__, ImportError | AttributeError)):
-            raise ValueError(f"env.id: {error}") from None
+            raise ValueError(f"{key}.id: {error}") from None
 
 
 def check_together(recipe: Recipe) -> None:
@@ -52,13 +52,19 @@ def check_together(recipe: Recipe) -> None:
     resolve(recipe.algorithm)
     Guard(recipe.guard)  # it validates its signals
     check_seats(recipe)
+    check_exchange(recipe)
     for policy in trained_policies(recipe):
         resolve(recipe_of(recipe, policy).algorithm)
         _check_sampler(recipe, recipe_of(recipe, policy).algorithm)
         _check_critic(recipe_of(recipe, policy))
     _check_groups(recipe)
     check_source(recipe)
-    _check_env(recipe.env, evaluated=recipe.eval.episodes > 0)
+    _check_env(recipe.env, evaluated=recipe.eval.episodes > 0 and recipe.eval.env is None)
+    if recipe.eval.env is not None:
+        check_env_name(recipe.eval.env.id, "eval.env")
+        _check_env(recipe.eval.env, evaluated=True, key="eval.env")
+        if recipe.judge is not None and len(trained_policies(recipe)) > 1:
+            raise ValueError("a judge compares each answer with that of one first policy; leave eval.env or judge out")
 
 
 def _check_sampler(recipe: Recipe, row: Algorithm) -> None:
@@ -220,18 +226,18 @@ def _check_groups(recipe: Recipe) -> None:
         )
 
 
-def _check_env(env: EnvChoice, *, evaluated: bool) -> None:
+def _check_env(env: EnvChoice, *, evaluated: bool, key: str = "env") -> None:
     try:
         check_wrappers(env.wrappers)
     except ValueError as error:
-        raise ValueError(f"env.wrappers: {error}") from None
+        raise ValueError(f"{key}.wrappers: {error}") from None
     try:
         find(env.id)
     except ValueError:  # the user's own
         return
     held_out = env.held_out if evaluated else {}
-    for key, arguments in (("kwargs", env.kwargs), ("held_out", {**env.kwargs, **held_out})):
+    for field, arguments in (("kwargs", env.kwargs), ("held_out", {**env.kwargs, **held_out})):
         try:
             check(env.id, arguments)
         except ValueError as error:
-            raise ValueError(f"env.{key}: {error}") from None
+            raise ValueError(f"{key}.{field}: {error}") from None

@@ -165,6 +165,9 @@ class Evaluate(Settings):
     """Tries at each task: pass@k for k up to this."""
     temperature: float = Field(default=1.0, ge=0)
     """0 is greedy."""
+    env: EnvChoice | None = None
+    """Another environment whose held-out tasks are played, all of its seats by one policy: each that learns plays them
+    alone, and the plain metrics are means over the policies. None: the run's own environment and seats."""
     measures: tuple[Measure, ...] = ()
     """What else is measured: of the texts meteor, self-similarity, distinct, length and perplexity; and kl, the
     distance from the policy before the first step."""
@@ -262,6 +265,15 @@ class SeatChoice(Settings):
         return self
 
 
+class ExchangeChoice(Settings):
+    """Two policies swap their weights, and their critics, after every few steps."""
+
+    every: int = Field(default=5, ge=1)
+    policies: tuple[str, str]
+    optimizer: Literal["keep", "reset"] = "keep"
+    """keep: the moments of AdamW go with the weights; reset: they begin again."""
+
+
 class Recipe(Settings):
     """Everything that decides a run."""
 
@@ -292,6 +304,13 @@ class Recipe(Settings):
     """Several policies by name; none: one, made from model, algorithm and train."""
     seats: dict[str, SeatChoice] = {}
     """Who plays which seat of the environment; none: the one policy plays them all."""
+    exchange: ExchangeChoice | None = None
+    """Which two policies swap their weights every few steps; None: each keeps its own."""
+
+    @property
+    def held_out_env(self) -> EnvChoice:
+        """Where held-out tasks are played."""
+        return self.eval.env or self.env
 
     @field_validator("name")
     @classmethod

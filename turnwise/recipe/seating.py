@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from turnwise.algorithm import Algorithm
+from turnwise.algorithm import Algorithm, Need
 from turnwise.outside import is_outside
 from turnwise.recipe.schema import PolicyChoice, Recipe, SeatChoice
 from turnwise.runs.rows import AREAS
@@ -89,6 +89,33 @@ def check_seats(recipe: Recipe) -> None:
             "sft imitates with one policy that plays every seat; imitate first with `turnwise sft`, and name the "
             "folder of that run as the model of a policy"
         )
+
+
+def check_exchange(recipe: Recipe) -> None:
+    """ValueError with the fix when the recipe's exchange does not fit its policies."""
+    if recipe.exchange is None:
+        return
+    first, second = recipe.exchange.policies
+    trained = trained_policies(recipe) if recipe.policies else []
+    if unfit := [name for name in (first, second) if name not in trained]:
+        known = ", ".join(trained) or "none, because policies names none"
+        raise ValueError(f"exchange.policies: {unfit[0]!r} is not a policy that learns; those are {known}")
+    if first == second:
+        raise ValueError(f"exchange.policies names {first} twice; name two policies")
+    for key in ("model.dtype", "model.lora", "train.masters", "train.moments", "train.critic", "algorithm.critic"):
+        section, _, field = key.partition(".")
+        mine, yours = (getattr(getattr(recipe_of(recipe, name), section), field) for name in (first, second))
+        if mine != yours:
+            raise ValueError(f"exchange: {first} and {second} differ in {key}; set it to the same for both")
+    if recipe.algorithm.max_lag:
+        raise ValueError("an exchange changes who said what was played ahead; set algorithm.max_lag=0")
+    momentum = Need.PREVIOUS_POLICY, Need.PREVIOUS_WEIGHTS
+    for row in (recipe_of(recipe, name).algorithm for name in (first, second)):
+        if not row.needs.isdisjoint(momentum):
+            raise ValueError(
+                f"algorithm.extrapolate={row.extrapolate.kind} continues from the weights of the step before, which an "
+                "exchange moves to another policy; set algorithm.extrapolate=none, or leave exchange out"
+            )
 
 
 def check_env_seats(recipe: Recipe, there: Sequence[str]) -> None:

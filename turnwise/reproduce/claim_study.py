@@ -170,8 +170,8 @@ def keep_numbers_only(folder: Path) -> None:
     latest, factors = Checkpoints(folder / "checkpoints").latest(), folder / FACTORS
     # After an interrupted removal the newest checkpoint may be an older one, so keep what is already written.
     if latest is not None and not factors.exists():
-        (learner,) = json.loads((latest / "resume" / "state.json").read_text())["learners"].values()
-        scale = learner["scale"]
+        learners = [*json.loads((latest / "resume" / "state.json").read_text())["learners"].values()]
+        scale = learners[0]["scale"] if len(learners) == 1 else None  # no control replays those of several policies
         if scale is not None and "factors" in scale:
             write_whole(factors, json.dumps(scale["factors"]).encode())
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)

@@ -21,6 +21,11 @@ _FEWEST = 3  # seeds: an interval of two says almost nothing
 Outcome = Literal["pass", "fail", "not decided"]
 
 
+def is_evaluated(metric: str) -> bool:
+    """Whether evaluations measure it: `eval/kl`, or that of one of several policies, `observer/eval/kl`."""
+    return metric.startswith("eval/") or "/eval/" in metric
+
+
 class Criterion(BaseModel):
     """One bound: `{arm: rebn-undiscounted, minus: rebn, metric: turns, at_least: 0.5}`."""
 
@@ -29,7 +34,7 @@ class Criterion(BaseModel):
     minus: str | None = None
     """Judge the difference from this other arm on the same seeds, or from the runs' own `start` or `peak`."""
     over: str | None = None
-    """Judge the ratio to it."""
+    """Judge the ratio to it. Either may also name another metric of the same runs, such as `observer/eval/kl`."""
     metric: str
     """`success`, `turns` and `reward`, or any `eval/…` metric: of the last held-out evaluation. Any other metric of
     `metrics.jsonl`: its mean over the steps."""
@@ -61,7 +66,7 @@ class Criterion(BaseModel):
     @property
     def is_held_out(self) -> bool:
         """Whether evaluations measure the metric."""
-        return self.metric in SHORT or self.metric.startswith("eval/")
+        return self.metric in SHORT or is_evaluated(self.metric)
 
     @property
     def other(self) -> str | None:
@@ -71,7 +76,7 @@ class Criterion(BaseModel):
     @property
     def arms(self) -> list[str]:
         """The arms whose runs it reads."""
-        return [self.arm] if self.other is None or self.other in OWN else [self.arm, self.other]
+        return [self.arm, *([] if self.other is None or self.other in OWN or "/" in self.other else [self.other])]
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 
 from turnwise.evaluate.statistics import Interval, mean_interval
 from turnwise.reproduce.claim import StudyScale
-from turnwise.reproduce.criteria import OWN, SHORT, Criterion
+from turnwise.reproduce.criteria import OWN, SHORT, Criterion, is_evaluated
 from turnwise.reproduce.plan import Cell, study_runs
 
 Row = Mapping[str, Any]
@@ -47,9 +47,12 @@ class Table:
 
     def compared(self, criterion: Criterion, cells: Sequence[Cell]) -> list[dict[int, float]]:
         """What a criterion judges: the numbers of its arm, and of what that is compared with."""
-        found = [self.values(cell, criterion.metric, "peak" if criterion.peak else "last") for cell in cells]
-        if criterion.other is not None and criterion.other in OWN:
-            found.append(self.values(cells[0], criterion.metric, OWN[criterion.other]))
+        at, other = "peak" if criterion.peak else "last", criterion.other or ""
+        found = [self.values(cell, criterion.metric, at) for cell in cells]
+        if other in OWN:
+            found.append(self.values(cells[0], criterion.metric, OWN[other]))
+        elif "/" in other:
+            found.append(self.values(cells[0], other, at))
         return found
 
     def collapsed(self, cell: Cell) -> int:
@@ -91,4 +94,4 @@ def _value(row: Row, metric: str, at: str) -> float | None:
     if (metric, at) == ("success", "last"):
         return row["final"]  # a run that stopped early keeps its last value
     name = SHORT.get(metric, metric)
-    return row[at if name.startswith("eval/") else "mean"].get(name)
+    return row[at if is_evaluated(name) else "mean"].get(name)

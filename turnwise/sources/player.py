@@ -44,8 +44,10 @@ class Playing(Protocol):
         """Time that the engines have spent running their models."""
         ...
 
-    def play(self, specs: Sequence[EpisodeSpec], temperature: float | None = None) -> list[Group]:
-        """All episodes, in the order of the specs; every rank gets all groups."""
+    def play(
+        self, specs: Sequence[EpisodeSpec], temperature: float | None = None, *, alone: str | None = None
+    ) -> list[Group]:
+        """All episodes, in the order of the specs; every rank gets all groups. `alone` plays every seat."""
         ...
 
     def mine(self, tasks: Sequence[Item]) -> list[Item]:
@@ -128,22 +130,26 @@ class Player:
             async for episode in ends:
                 yield episode
 
-    def agents(self, temperature: float | None = None) -> Agents:
-        """Who plays each seat; by default policies sample as in training."""
+    def agents(self, temperature: float | None = None, alone: str | None = None) -> Agents:
+        """Who plays each seat, or the policy that plays them all; by default policies sample as in training."""
         sampling = self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
         speakers = {voice.name: self._speaker(voice, sampling) for voice in self._cast.voices}
+        if alone is not None:
+            return speakers[alone]
         if not self._cast.seats:
             (only,) = speakers.values()
             return only
         return {seat: _agent(player, speakers) for seat, player in self._cast.seats.items()}
 
-    def play(self, specs: Sequence[EpisodeSpec], temperature: float | None = None) -> list[Group]:
+    def play(
+        self, specs: Sequence[EpisodeSpec], temperature: float | None = None, *, alone: str | None = None
+    ) -> list[Group]:
         """All episodes, in the order of the specs. Each rank plays its share of the tasks, and all get all groups."""
         tasks: dict[str, list[EpisodeSpec]] = {}
         for spec in specs:
             tasks.setdefault(spec.group_id, []).append(spec)
         mine = [spec for task in self.mine(list(tasks.values())) for spec in task]
-        groups = in_groups(self._runner.run(self._play(mine, self.agents(temperature)))) if mine else []
+        groups = in_groups(self._runner.run(self._play(mine, self.agents(temperature, alone)))) if mine else []
         return [group for played in self._ranks.gather(groups) for group in played]
 
     def mine(self, tasks: Sequence[Item]) -> list[Item]:

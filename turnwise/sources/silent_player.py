@@ -32,7 +32,9 @@ class SilentPlayer:
         """Tokens that an example may have."""
         return capacity_of(self._cast.learning, self._rollout)
 
-    def play(self, specs: Sequence[EpisodeSpec], temperature: float | None = None) -> list[Group]:
+    def play(
+        self, specs: Sequence[EpisodeSpec], temperature: float | None = None, *, alone: str | None = None
+    ) -> list[Group]:
         """Nothing, and nothing is asked for."""
         assert not specs, "a run that plays nothing was asked to play"
         return []

@@ -149,11 +149,16 @@ def memory_by_part(recipe: Recipe, length: int, device: str) -> dict[str, int]:
     samples_here = recipe.engine.kind == "torch" and plays_at_all(recipe)
     parts: dict[str, int] = {"engine": int(recipe.engine.memory_gib * GIB)} if samples_here else {}
     pools = [(choice.pool, choice.keep) for choice in recipe.seats.values() if choice.pool is not None]
+    bases = set[tuple[str, str]]()
     for name, choice in policies_of(recipe).items():
         own, shape = recipe_of(recipe, name), read_shape(choice.model)
         weights = shape.parameters * PRECISIONS[choice.model.dtype].itemsize
         memory = {"weights": weights} if choice.frozen else _memory(own, shape, length, device)
         adapted = choice.model.lora is not None  # its base is shared
+        base = choice.model.name, choice.model.dtype
+        if adapted and base in bases:
+            memory["weights"] = shape.trained * PRECISIONS[choice.model.dtype].itemsize
+        bases |= {base} if adapted else set()
         memory["sampler's copy"] = _copied_bytes(recipe, shape.parameters, weights) if samples_here else 0
         memory["pools"] = 0 if adapted else weights * sum(keep for of, keep in pools if of == name)
         parts |= {f"{name}: {part}" if recipe.policies else part: size for part, size in memory.items()}
@@ -185,13 +190,18 @@ def _memory(recipe: Recipe, shape: Shape, length: int, device: str) -> dict[str,
         "weights": shape.parameters * item,
         "gradients": shape.trained * item,
         "AdamW": learning,
-        "critic": (shape.parameters - shape.embedded) * item if separate else 0,  # without a head of words
+        "critic": _critic_bytes(recipe, shape, item) if separate else 0,
         "critic's learning": shape.trained * item + learning if separate else 0,
         "reference": shape.parameters * item if copied else 0,
         "extrapolation": 0 if Trait.NEUTRAL in row.facts("extrapolate") else 4 * shape.trained,
         "activations": activations,
         "logits": 3 * 4 * LOGITS_AT_ONCE["cuda" if device.startswith("cuda") else "cpu"],
     }
+
+
+def _critic_bytes(recipe: Recipe, shape: Shape, item: int) -> int:
+    """Of a separate trunk, which has no head of words; with an adapter its base is the policy's."""
+    return (shape.trained if recipe.model.lora is not None else shape.parameters - shape.embedded) * item
 
 
 def _learning_bytes(train: Train, trained: int, item: int, device: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from turnwise.evaluate.evaluation import fewer_tasks, play_specs, summarize
+from turnwise.evaluate.evaluation import fewer_tasks, mean_over_policies, play_all_policies, play_specs, summarize
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.rollout.scheduler import at_seats
@@ -58,12 +58,16 @@ class HeldOut:
     def play(self, step: int, pairs: Sequence[Group] = ()) -> tuple[dict[str, Any], list[Group]]:
         """Play them all with the current policies, and measure `pairs`; the row goes to `evals.jsonl`."""
         started = time.perf_counter()
-        groups = self._player.play(self.specs, temperature=self._recipe.eval.temperature) if self.specs else []
-        self._jury.judge(groups)
-        row: dict[str, Any] = {"step": step}
+        groups, played = list[Group](), dict[str, list[Group]]()
+        if self.specs:
+            seats = {trainee.name: trainee.seats for trainee in self._trainees}
+            groups, played = play_all_policies(self._player, self._recipe, self.specs, seats, self._jury)
+        summaries: list[dict[str, float]] = []
         for trainee in self._trainees:
-            summary = self._summarize(trainee, at_seats(groups, trainee.seats)) if groups else {}
-            summary |= self._measure(trainee, pairs) | self._compare(step, trainee, groups)
+            summary = self._summarize(trainee, played[trainee.name]) if groups else {}
+            summaries.append(summary | self._measure(trainee, pairs) | self._compare(step, trainee, groups))
+        row: dict[str, Any] = {"step": step, **mean_over_policies(self._recipe, summaries)}
+        for trainee, summary in zip(self._trainees, summaries, strict=True):
             row |= {f"{trainee.prefix}{name}": value for name, value in summary.items()}
         row["time/evaluate"] = time.perf_counter() - started
         if not self._records:

@@ -24,7 +24,7 @@ from turnwise.policy.rendering import Renderer
 from turnwise.policy.scalar_models import require_alike
 from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_lora import LoraSettings, share_base
-from turnwise.recipe.schema import CONTEXT, Recipe
+from turnwise.recipe.schema import CONTEXT, EnvChoice, Recipe
 from turnwise.recipe.seating import count_voices, policies_of, recipe_of, trained_policies
 from turnwise.runs.checkpoints import is_checkpoint, policy_folder, require_whole
 from turnwise.sources.chats import chat_groups
@@ -106,8 +106,14 @@ def require_sound_env(recipe: Recipe, *, note: Callable[[str], None] | None = No
     """
     if not plays_at_all(recipe):
         return
-    env = recipe.env
-    sources = (env.source(), env.source(env.held_out))
+    other = recipe.eval.env
+    _require_sound(recipe.env, recipe, also_held_out=other is None, note=note)
+    if other is not None:
+        _require_sound(other, recipe, also_held_out=True, note=note)
+
+
+def _require_sound(env: EnvChoice, recipe: Recipe, *, also_held_out: bool, note: Callable[[str], None] | None) -> None:
+    sources = [env.source(), *([env.source(env.held_out)] if also_held_out else [])]
     for source in sources:
         source.check()
     for kwargs in [source.kwargs for source in sources] if env.check else ():
@@ -120,16 +126,16 @@ def require_sound_env(recipe: Recipe, *, note: Callable[[str], None] | None = No
             seeds=_DOCTOR_SEEDS,
             deadline=recipe.rollout.step_seconds,
             seconds=_DOCTOR_SECONDS,
-            progress=None if note is None else _telling(note, recipe.env.id),
+            progress=None if note is None else _telling(note, env.id),
         )
         remember(report, kwargs, env.wrappers)
         hurried = [finding.text for finding in report.findings if finding.check == "time"]
         if note is not None and hurried:
-            note(f"env doctor: {hurried[0]}; `turnwise check-env {recipe.env.id}` runs every check")
+            note(f"env doctor: {hurried[0]}; `turnwise check-env {env.id}` runs every check")
         if not report.ok:
             found = "; ".join(f"{defect.check}: {defect.text}" for defect in report.defects)
             raise ValueError(
-                f"{recipe.env.id} is unfit for training: {found}. See `turnwise check-env {recipe.env.id}`; "
+                f"{env.id} is unfit for training: {found}. See `turnwise check-env {env.id}`; "
                 "env.check=false trains on it anyway"
             )
 
@@ -154,10 +160,30 @@ def context_of(recipe: Recipe, policy: TextPolicy) -> int:
     return asked or min(room or CONTEXT, CONTEXT)
 
 
+def require_models(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
+    """ValueError when the models of a recipe cannot do what it asks of them."""
+    require_templates(recipe, policies)
+    require_engine(recipe, policies)
+    require_critics(recipe, policies)
+    _require_exchange(recipe, policies)
+
+
 def require_templates(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
     """ValueError when a policy has no chat template."""
     for name, policy in policies.items():
         make_renderer(recipe_of(recipe, name), policy)
+
+
+def _require_exchange(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
+    """ValueError when the two policies of an exchange have other weights than each other."""
+    if recipe.exchange is None:
+        return
+    first, second = recipe.exchange.policies
+    shapes = [{name: each.shape for name, each in policies[one].trainable().items()} for one in (first, second)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"exchange: {first} and {second} have weights of different shapes; give both the same model and LoRA"
+        )
 
 
 def require_critics(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:

@@ -40,9 +40,9 @@ from turnwise.train.setup import (
     make_imitation,
     make_renderer,
     plays_at_all,
-    require_critics,
     require_engine,
     require_loggers,
+    require_models,
     require_sound_env,
     require_templates,
 )
@@ -54,7 +54,7 @@ from turnwise.words import counted
 
 SFT = "sft"
 """The imitation stage's folder inside a run folder."""
-FIXED = ("seed", "model", "env", "algorithm", "sft", "source", "judge", "policies", "seats")
+FIXED = ("seed", "model", "env", "algorithm", "sft", "source", "judge", "policies", "seats", "exchange")
 """Settings that define a run: changing them makes another run."""
 _REACHED = frozenset(f"judge.{name}" for name in ("url", "seconds", "retries", "concurrency"))
 """How a judge is reached, not what it says: a server may have moved or become slower."""
@@ -67,9 +67,7 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
     require_seats(recipe)
     require_loggers(recipe)
     policies = load_policies(recipe)
-    require_templates(recipe, policies)
-    require_engine(recipe, policies)
-    require_critics(recipe, policies)
+    require_models(recipe, policies)
     imitation = None
     if recipe.sft is not None:
         imitation = _imitation(recipe, policies, console, ranks)
@@ -143,8 +141,7 @@ def evaluate_model(
     ranks = join()
     player = make_player(recipe, make_cast(recipe, policies), ranks=ranks)
     try:
-        prefixes = {name: f"{name}/" if len(sources) > 1 else "" for name in sources}
-        seats = {prefixes[name]: seats_of(recipe, name) for name in sources}
+        seats = {name: seats_of(recipe, name) for name in sources}
         return evaluate(player, recipe, seats, watch=watch, ranks=ranks)
     finally:
         player.close()

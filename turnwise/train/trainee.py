@@ -151,3 +151,11 @@ class Trainee:
         self.standing = Standing(**state["standing"])
         self.guard.load_state_dict(state["guard"])
         self.learner.rate_factor = self.guard.learning_rate_factor
+
+
+def guard_states(trainees: Sequence[Trainee]) -> str:
+    """The guards' state in a word or two; with several, named by policy."""
+    said = {trainee.name: trainee.guard.state for trainee in trainees}
+    if len(set(said.values())) == 1:
+        return next(iter(said.values()))
+    return ", ".join(f"{name}: {state}" for name, state in said.items())

@@ -31,10 +31,11 @@ from turnwise.sources.making import make_source
 from turnwise.sources.rollout_metrics import find_traceback
 from turnwise.sources.source import Source
 from turnwise.train.casting import make_cast, make_player
+from turnwise.train.exchange import Exchange
 from turnwise.train.held_out import HeldOut
 from turnwise.train.interrupts import Interrupts
 from turnwise.train.state import Progress, load_learner, load_weights, read_ahead, read_state, steps_needed, write_state
-from turnwise.train.trainee import Lesson, Trainee
+from turnwise.train.trainee import Lesson, Trainee, guard_states
 from turnwise.train.watch import Watch
 from turnwise.types import Group
 
@@ -77,6 +78,7 @@ class Trainer:
         self.player = make_player(recipe, self.cast, note=console.note, ranks=ranks, folder=run.path / PUBLISHED)
         for trainee in self.trainees:
             trainee.learner.hold = self.player.paused
+        self.exchange = Exchange(recipe.exchange, self.trainees)
         self.jury = Jury.of(recipe, ranks)
         self.held_out = HeldOut(recipe, run, self.player, self.trainees, jury=self.jury, records=self._writes)
         self._begin(checkpoint)
@@ -128,6 +130,8 @@ class Trainer:
         self._record(lessons, groups, shared)
         for trainee, lesson, verdict in zip(self.trainees, lessons, verdicts, strict=True):
             self._act(trainee, lesson, verdict)
+        if self.exchange.is_due(step):
+            self._exchange()
         self._run_periodic_work(step)
 
     def _record(self, lessons: Sequence[Lesson], groups: list[Group], shared: dict[str, float]) -> None:
@@ -139,7 +143,7 @@ class Trainer:
             self._write(row, lessons, groups)
         self.loggers.row(row)
         self._count_faults(groups, share=lessons[0].played["rollout/faults"])
-        self.console.step(row, guard="no sound episode" if self.progress.faults.lost else self._guards)
+        self.console.step(row, guard="no sound episode" if self.progress.faults.lost else guard_states(self.trainees))
 
     def _write(self, row: dict[str, Any], lessons: Sequence[Lesson], groups: list[Group]) -> None:
         step = self.progress.step
@@ -200,6 +204,12 @@ class Trainer:
         # The discarded policy played the episodes that were played ahead.
         self.source.close()
         self.source = self._make_source(self.source.state_dict())
+
+    def _exchange(self) -> None:
+        with self.player.paused():
+            swapped = self.exchange.take()
+        self.player.publish(self.progress.step)
+        self._event("exchanged", **swapped)
 
     def _run_periodic_work(self, step: int) -> None:
         """Work due every few steps: an evaluation, a new reference, a new pool snapshot, a checkpoint."""
@@ -326,14 +336,6 @@ class Trainer:
         reasons = [trainee.guard.stopped for trainee in self.trainees if trainee.guard.stopped]
         self._event(self.status, **({"reason": "; ".join(reasons)} if self.status == "stopped" else {}))
         return {"status": self.status, "step": self.progress.step, "folder": str(self.run_folder.path)}
-
-    @property
-    def _guards(self) -> str:
-        """The guards' state in a word or two; with several, named by policy."""
-        said = {trainee.name: trainee.guard.state for trainee in self.trainees}
-        if len(set(said.values())) == 1:
-            return next(iter(said.values()))
-        return ", ".join(f"{name}: {state}" for name, state in said.items())
 
     def _whose(self, trainee: Trainee) -> dict[str, str]:
         """The policy's name for a journal line, if several learn."""

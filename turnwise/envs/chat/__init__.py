@@ -14,4 +14,9 @@ SPECS: tuple[EnvSpec, ...] = (
         summary="The same, but only a perfect review counts: an imitator of the usual ones seldom writes one.",
         kwargs={"score": "success", "require": 1.0},
     ),
+    EnvSpec(
+        id="chat/cory",
+        entry_point="turnwise.envs.chat.cory:make_cory",
+        summary="Two answer the prompts of chat/prompts: a pioneer, and an observer who reads the pioneer's answer.",
+    ),
 )
