@@ -50,7 +50,9 @@ class Heuristic:
         if known.phase == "call":
             return CALL if self.temperament.calls(value, known, rng) else PASS
         if known.phase == "discard":
-            return keep_low(known.hand, value) if value <= MAY_CALL else shed(known.hand, value, self.temperament.weight)
+            return (
+                keep_low(known.hand, value) if value <= MAY_CALL else shed(known.hand, value, self.temperament.weight)
+            )
         limit = self.temperament.threshold + (2 if value > 15 else -1 if value <= 12 else 0)
         return PILE if VALUES[known.offered] <= limit else DECK
 
