@@ -8,7 +8,18 @@ from typing import Any, ClassVar
 from turnwise.envs.base import Env, Info, Reset, Step
 from turnwise.envs.cards.dhumbal_cards import CARD_OF, NAMES, VALUES, spell, value_of
 from turnwise.envs.cards.dhumbal_heuristics import Aggressive
-from turnwise.envs.cards.dhumbal_rules import CALL, DECK, PASS, PILE, Decision, Known, Outcome, Pickup, Rules, deal
+from turnwise.envs.cards.dhumbal_rules import (
+    CALL,
+    DECK,
+    PASS,
+    PILE,
+    Decision,
+    DhumbalRules,
+    Known,
+    Outcome,
+    Pickup,
+    deal,
+)
 from turnwise.envs.games.game import box, last_box
 from turnwise.words import counted
 
@@ -61,7 +72,7 @@ class Dhumbal(Env):
         super().__init__(split=split)
         if rounds < 1:
             raise ValueError(f"rounds is {rounds}; an episode needs at least one round")
-        self.rules = Rules(players=players, pickup=pickup, max_turns=max_turns)
+        self.rules = DhumbalRules(players=players, pickup=pickup, max_turns=max_turns)
         self.rotate, self.rounds = rotate, rounds
         self.seats = tuple(f"player_{player}" for player in range(players))
         self.over = True
@@ -71,7 +82,9 @@ class Dhumbal(Env):
         super().reset(seed=seed)
         self.coins = [0] * self.rules.players
         self.first = self.rng.randrange(self.rules.players) if self.rotate else 0
-        self.played, self.over, self.news = 0, False, list[str]()
+        self.played, self.over = 0, False
+        self.news, self.heard = list[tuple[int | None, str]](), [0] * self.rules.players
+        """What happened, with the seat that did it; how much of that each seat was told."""
         self._deal()
         return self._observation(), self._info()
 
@@ -104,7 +117,7 @@ class Dhumbal(Env):
 
     def _settle(self, outcome: Outcome) -> None:
         self.coins = [sum(pair) for pair in zip(self.coins, outcome.coins, strict=True)]
-        self.news.append(self._result(outcome))
+        self.news.append((None, self._result(outcome)))
         self.played += 1
         self.over = self.played == self.rounds
         if not self.over:
@@ -118,30 +131,34 @@ class Dhumbal(Env):
         return f"{how}. Hands: {hands}. {self.seats[outcome.winner]} wins {counted(won, 'coin')}."
 
     def _note(self, mover: int, decision: Decision) -> None:
-        """What the others see of a decision; each hears what happened since their last turn."""
+        """Keep what the others see of a decision."""
         if isinstance(decision, tuple):
-            self.news.append(f"{self.seats[mover]} discards {spell(decision)}.")
+            self.news.append((mover, f"{self.seats[mover]} discards {spell(decision)}."))
         elif decision == PILE:
-            self.news.append(f"{self.seats[mover]} draws {NAMES[self.round.pile[-1]]} from the pile.")
+            self.news.append((mover, f"{self.seats[mover]} draws {NAMES[self.round.pile[-1]]} from the pile."))
         elif decision == DECK:
-            self.news.append(f"{self.seats[mover]} draws from the deck.")
-        del self.news[: -3 * self.rules.players]
+            self.news.append((mover, f"{self.seats[mover]} draws from the deck."))
 
     def _observation(self) -> str:
-        news = "\n".join(self.news)
         if self.over:
             totals = ", ".join(f"{seat} {coins:+}" for seat, coins in zip(self.seats, self.coins, strict=True))
-            return f"{news}\nCoins: {totals}."
-        return "\n".join(filter(None, [self._introduction(), news, describe(self.round.known(), self.seats)]))
+            return f"{self.news[-1][1]}\nCoins: {totals}."
+        known = self.round.known()
+        return "\n".join([*self._tell(known.seat), describe(known, self.seats)])
+
+    def _tell(self, seat: int) -> list[str]:
+        """What happened since the seat was last told: the rules at first, then what others did."""
+        told, self.heard[seat] = self.heard[seat], len(self.news) + 1
+        rules = [] if told else [self._introduction()]
+        return [*rules, *(text for who, text in self.news[max(told - 1, 0) :] if who != seat)]
 
     def _introduction(self) -> str:
-        if self.round.turn:
-            return ""
         limit = counted(self.rules.max_turns, "turn")
         return (
-            "Dhumbal. Discard one card, two to four of a rank, or a run of three or more of a suit (ace low), then draw "
-            "one card. A = 1, T = 10, J = 11, Q = 12, K = 13. With 10 or less you may call: if yours is the only lowest "
-            f"hand, all pay you what they hold; otherwise you pay for every hand. The lowest hand calls after {limit}."
+            "Dhumbal. Discard one card, two to four of a rank, or a run of three or more of a suit (ace low). Then "
+            "draw one card. A = 1, T = 10, J = 11, Q = 12, K = 13. With 10 or less you may call: if you alone are "
+            "lowest, all pay you what they hold; otherwise you pay for every hand. "
+            f"After {limit} the lowest hand has to call."
         )
 
     def _info(self) -> Info:

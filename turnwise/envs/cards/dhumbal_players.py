@@ -1,4 +1,4 @@
-"""The players of Dhumbal that need no training, by name: `make_player("dhumbal:ismcts", iterations=50)`."""
+"""The players of Dhumbal that need no training, by name: `make_player("cards/dhumbal:ismcts", iterations=50)`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from turnwise.envs.cards.dhumbal_search import Ismcts, Mcts
 from turnwise.outside import load_class
 
 PLAYERS: dict[str, Callable[..., CardPlayer]] = {
-    "dhumbal:aggressive": Aggressive,
-    "dhumbal:conservative": Conservative,
-    "dhumbal:balanced": Balanced,
-    "dhumbal:opportunistic": Opportunistic,
-    "dhumbal:random": RandomCards,
-    "dhumbal:mcts": Mcts,
-    "dhumbal:ismcts": Ismcts,
+    "cards/dhumbal:aggressive": Aggressive,
+    "cards/dhumbal:conservative": Conservative,
+    "cards/dhumbal:balanced": Balanced,
+    "cards/dhumbal:opportunistic": Opportunistic,
+    "cards/dhumbal:random": RandomCards,
+    "cards/dhumbal:mcts": Mcts,
+    "cards/dhumbal:ismcts": Ismcts,
 }
 
 

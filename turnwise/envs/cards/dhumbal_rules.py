@@ -23,12 +23,12 @@ HAND, MAY_CALL, MOST_PAID = 5, 10, 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rules:
+class DhumbalRules:
     """The options of the game."""
 
     players: int = 4
     pickup: Pickup = "previous"
-    """Which discard may be drawn: the `previous` player's, as the game is played, or one's `own`, as the paper coded it."""
+    """Which discard may be drawn: the `previous` player's, as people play, or one's `own`, as in the paper's code."""
     max_turns: int = 100
     """Turns of all players together, after which the lowest hand has to call."""
 
@@ -45,7 +45,7 @@ class Rules:
 class Known:
     """All that a seat may know: its own hand and what everybody saw. Read it only; a round shares its lists."""
 
-    rules: Rules
+    rules: DhumbalRules
     seat: int
     phase: Phase
     hand: list[int]
@@ -66,12 +66,16 @@ class Known:
 
     def plain(self) -> dict[str, Any]:
         """As plain data that shares nothing with the round."""
-        return asdict(self)
+        lists = {"hand": list(self.hand), "pile": list(self.pile), "sizes": list(self.sizes)}
+        lists |= {"laid": list(self.laid), "coins": list(self.coins)}
+        taken, rules = [list(cards) for cards in self.taken], asdict(self.rules)
+        own = {"seat": self.seat, "phase": self.phase, "deck": self.deck, "turn": self.turn}
+        return {"rules": rules, **own, **lists, "taken": taken}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Known:
         """What `plain` wrote."""
-        return cls(**{**plain, "rules": Rules(**plain["rules"]), "laid": tuple(plain["laid"])})
+        return cls(**{**plain, "rules": DhumbalRules(**plain["rules"]), "laid": tuple(plain["laid"])})
 
     def legal(self) -> list[Decision]:
         """All decisions that are allowed now."""
@@ -108,9 +112,9 @@ class Outcome:
 
 @dataclass(kw_only=True, slots=True)
 class Round:
-    """One round: `deal(Rules(), rng)`, then `decide` for whoever `mover` is until `phase` is over."""
+    """One round: `deal(DhumbalRules(), rng)`, then `decide` for whoever `mover` is until `phase` is over."""
 
-    rules: Rules
+    rules: DhumbalRules
     rng: random.Random
     hands: list[list[int]]
     deck: list[int]
@@ -156,7 +160,8 @@ class Round:
             assert isinstance(decision, tuple), decision
             self._discard(decision)
         else:
-            assert self.phase == "draw" and decision in (PILE, DECK), (self.phase, decision)
+            assert self.phase == "draw", self.phase
+            assert decision in (PILE, DECK), decision
             self._draw(decision)
 
     def _discard(self, meld: Meld) -> None:
@@ -208,7 +213,7 @@ class Round:
         self.outcome = settle([value_of(hand) for hand in self.hands], caller, forced=forced)
 
 
-def deal(rules: Rules, rng: random.Random, *, first: int = 0, coins: Sequence[int] = ()) -> Round:
+def deal(rules: DhumbalRules, rng: random.Random, *, first: int = 0, coins: Sequence[int] = ()) -> Round:
     """A new round: five cards each, one at a time, one card on the pile, the rest is the deck."""
     deck = rng.sample(CARDS, len(CARDS))
     hands = [[deck.pop() for _ in range(HAND)] for _ in range(rules.players)]  # shuffled, so the order does not matter

@@ -64,7 +64,7 @@ class _Node:
 
 
 @dataclass(kw_only=True)
-class _Search:
+class TreeSearch:
     """What both searches share: a budget, and rounds that begin in the tree and end at random."""
 
     iterations: int = 100
@@ -124,7 +124,7 @@ class _Search:
 
 
 @dataclass(kw_only=True)
-class Mcts(_Search):
+class Mcts(TreeSearch):
     """Tree search in a few imagined rounds, as if all cards lay open; the decision that most of them visit wins."""
 
     worlds: int = 5
@@ -146,8 +146,8 @@ class Mcts(_Search):
 
 
 @dataclass(kw_only=True)
-class Ismcts(_Search):
-    """Single-observer information-set tree search: new hidden cards every time, one tree over what the seat would see."""
+class Ismcts(TreeSearch):
+    """Single-observer information-set search: new hidden cards every time, one tree over what the seat would see."""
 
     def decide(self, known: Known, rng: random.Random) -> Decision:
         """The decision visited most often."""
