@@ -8,6 +8,7 @@ import pytest
 from turnwise.algorithm import explain, preset
 from turnwise.metrics import METRICS
 from turnwise.reproduce.claim import load_claim
+from turnwise.reproduce.table_claim import load_table_claim
 
 PAGES = sorted((Path(__file__).parents[1] / "docs" / "recipes").glob("*.md"))
 SHAPE = [
@@ -26,7 +27,8 @@ def test_a_page_has_the_common_shape_and_a_claim(page: Path):
     text = page.read_text()
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SHAPE
     assert f"turnwise reproduce {page.stem}" in text
-    assert load_claim(page.stem).paper.split("arXiv ")[1].rstrip(")") in text.splitlines()[0]
+    claim = load_table_claim(page.stem) or load_claim(page.stem)
+    assert claim.paper.split("arXiv ")[1].rstrip(")") in text.splitlines()[0]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

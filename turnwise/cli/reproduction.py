@@ -44,18 +44,22 @@ def reproduce(
     with one_message():
         from turnwise.reproduce.claim import load_claim, shipped_claims
         from turnwise.reproduce.claim_study import RESULTS, Study
-        from turnwise.reproduce.conclusion import VERDICT, conclude
+        from turnwise.reproduce.conclusion import VERDICT
+        from turnwise.reproduce.table_claim import load_table_claim
+        from turnwise.reproduce.table_study import TableStudy
 
         if not paper:
-            for claim in map(load_claim, shipped_claims()):
+            for claim in (load_table_claim(name) or load_claim(name) for name in shipped_claims()):
                 typer.echo(f"{claim.folder.name:<10} {claim.paper}; scales {', '.join(claim.scales)}")
             return
-        claim = load_claim(paper)
+        tables = load_table_claim(paper)
+        claim = tables or load_claim(paper)
         name = f"{scale}-quick" if quick else scale
         if quick and name not in claim.scales:
             raise ValueError(f"scale {scale} of {paper} has no quick version; omit --quick, or use --scale cpu")
         folder = output or Path("runs") / f"{Path(paper).name}-{name}"
-        study = Study(claim, name, folder, parse_settings(settings))
+        own = parse_settings(settings)
+        study = Study(load_claim(paper), name, folder, own) if tables is None else TableStudy(tables, name, folder, own)
         faults: dict[str, str] = {}
         if not verdict:
             typer.echo(f"{counted(len(study.runs), 'run')} in {folder}")
@@ -65,7 +69,7 @@ def reproduce(
         elif not (folder / "runs").is_dir():
             raise ValueError(f"there are no runs in {folder} to conclude from; omit --verdict to make them")
         rows = study.write_results()
-        findings = conclude(claim, study.scale, rows, folder)
+        findings = study.conclude(rows)
     for run, fault in faults.items():
         typer.echo(f"failed: {run}: {fault}", err=True)
     console().print(_table(findings))

@@ -244,7 +244,7 @@ class SeatChoice(Settings):
     pool: str | None = None
     """Earlier selves of this policy, one drawn for every episode; they never learn."""
     agent: str | None = None
-    """A scripted agent: random, oracle, or a class as package.module:Class."""
+    """A scripted agent: random, oracle, a game's player such as cards/dhumbal:ismcts, or package.module:Class."""
     every: int = Field(default=10, ge=1)
     """Steps after which a pool takes in the policy as it then is."""
     keep: int = Field(default=4, ge=1)

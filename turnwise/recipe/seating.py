@@ -8,12 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from turnwise.algorithm import Algorithm, Need
+from turnwise.envs.cards.dhumbal_players import PLAYERS
 from turnwise.outside import is_outside
 from turnwise.recipe.schema import PolicyChoice, Recipe, SeatChoice
 from turnwise.runs.rows import AREAS
 from turnwise.types import POLICY
 
-AGENTS = ("random", "oracle")
+AGENTS = ("random", "oracle", *PLAYERS)
 """Scripted agents that need no code of the user's own."""
 _RESERVED = (*AREAS, "resume")
 """Areas of metrics, and a folder of every checkpoint: a policy's name stands in the same places."""

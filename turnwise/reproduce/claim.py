@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -14,13 +14,16 @@ from turnwise.reproduce.criteria import Criterion
 from turnwise.reproduce.slips import Slip
 
 _FILE = "claim.yaml"
+_Kind = TypeVar("_Kind", bound=BaseModel)
 
 
-class _Section(BaseModel):
+class ClaimSection(BaseModel):
+    """A part of a claim's file."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
-class ArmChoice(_Section):
+class ArmChoice(ClaimSection):
     """One arm or control: settings on top of the recipe, and what it reuses from another arm's runs."""
 
     settings: dict[str, Any] = {}
@@ -42,7 +45,7 @@ class ArmChoice(_Section):
         return self.matched or self.permuted
 
 
-class Cells(_Section):
+class Cells(ClaimSection):
     """A block of runs: every arm with every rate, number of updates and lag, on the first seeds."""
 
     arms: list[str]
@@ -55,7 +58,7 @@ class Cells(_Section):
     """None: all of them."""
 
 
-class PairChoice(_Section):
+class PairChoice(ClaimSection):
     """Pairs for the arms: a file, or the environment's expert gives two answers to a task and the better is chosen."""
 
     path: str | None = None
@@ -66,7 +69,7 @@ class PairChoice(_Section):
     """0: its better answer is always chosen. Else by chance, with probability σ(difference / noise)."""
 
 
-class Start(_Section):
+class Start(ClaimSection):
     """How the common start of all arms is made, once for each seed."""
 
     model: str | None = None
@@ -79,7 +82,7 @@ class Start(_Section):
     """What is randomised: single words, for `lookup/…`, or whole `action`s, for any environment."""
 
 
-class Thresholds(_Section):
+class Thresholds(ClaimSection):
     """What decides. Shares are of seeds; differences are of held-out success at the end."""
 
     baseline: str = "ppo"
@@ -96,7 +99,7 @@ class Thresholds(_Section):
     """Differences below this do not matter."""
 
 
-class TaskChoice(_Section):
+class TaskChoice(ClaimSection):
     """One of several tasks that every arm is trained on: settings on top of the scale's, and what else is its own."""
 
     settings: dict[str, Any] = {}
@@ -106,7 +109,7 @@ class TaskChoice(_Section):
     """None: the scale's."""
 
 
-class StudyScale(_Section):
+class StudyScale(ClaimSection):
     """The study at one scale."""
 
     recipe: str
@@ -141,7 +144,7 @@ class StudyScale(_Section):
         )
 
 
-class Claim(_Section):
+class Claim(ClaimSection):
     """The whole file: `load_claim("st-ppo")`."""
 
     folder: Path
@@ -190,13 +193,22 @@ def shipped_claims() -> list[str]:
 
 def load_claim(paper: str) -> Claim:
     """A paper's claim, by the name of its folder in `recipes/` or by the folder's own path."""
+    return validate_claim(Claim, *read_claim(paper))
+
+
+def read_claim(paper: str) -> tuple[Path, Mapping[str, Any]]:
+    """The folder of a claim and what its file says."""
     folder = next((place for place in (Path(paper), RECIPES / paper) if (place / _FILE).is_file()), None)
     if folder is None:
         known = ", ".join(shipped_claims())
         raise ValueError(f"there is no claim {paper!r}; name a folder with a {_FILE}, or one of {known}")
-    content: Mapping[str, Any] = yaml.safe_load((folder / _FILE).read_text())
+    return folder, yaml.safe_load((folder / _FILE).read_text())
+
+
+def validate_claim(kind: type[_Kind], folder: Path, content: Mapping[str, Any]) -> _Kind:
+    """The claim as a checked object; ValueError names the first mistake."""
     try:
-        return Claim.model_validate({**content, "folder": folder})
+        return kind.model_validate({**content, "folder": folder})
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))

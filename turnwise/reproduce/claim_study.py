@@ -16,9 +16,11 @@ from turnwise.evaluate.results import read_result
 from turnwise.recipe.schema import Recipe
 from turnwise.reproduce.adaptation import adapted, note_settings, require_same_study
 from turnwise.reproduce.claim import Claim
+from turnwise.reproduce.conclusion import conclude
 from turnwise.reproduce.expert_pairs import write_pairs
 from turnwise.reproduce.plan import FACTORS, StudyRun, run_recipe, source_run, start_recipe, study_runs
 from turnwise.reproduce.slips import write_slips
+from turnwise.reproduce.verdict import Judgement
 from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.disk import write_whole
 from turnwise.runs.reading import is_complete, read_whole_run
@@ -73,6 +75,10 @@ class Study:
         lines = ",\n".join(json.dumps(row) for row in rows)
         write_whole(self.output / RESULTS, f"[\n{lines}\n]\n".encode())
         return rows
+
+    def conclude(self, rows: list[dict[str, Any]]) -> list[Judgement]:
+        """Write verdict and figure; returns the findings."""
+        return conclude(self.claim, self.scale, rows, self.output)
 
     def planned(self) -> list[PlannedRun]:
         """Starts first, then the runs whose scales others need, then all others; complete ones too."""

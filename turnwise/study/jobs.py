@@ -15,7 +15,7 @@ from turnwise.runs.reading import is_complete
 START = "start"
 """The folder of the starts: the imitation of each seed, which all arms share."""
 INTERRUPTED = "interrupted; it goes on when the study does"
-Stage = Literal["sft", "train"]
+Stage = Literal["sft", "train", "table"]
 
 
 @dataclass(frozen=True, kw_only=True)

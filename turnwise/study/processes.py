@@ -17,14 +17,30 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
-from turnwise.study.jobs import INTERRUPTED, Job, StudyQueue
+from turnwise.study.jobs import INTERRUPTED, Job
 from turnwise.trust import is_trusting, trusting
 from turnwise.words import counted
 
 Perform = Callable[[Job], str]
 """Completes a job in a separate process and returns what went wrong."""
+
+
+class Queue(Protocol):
+    """The remaining jobs, in order."""
+
+    def take(self) -> Job | None:
+        """The first job that can begin now; None if there is none."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the waiting jobs."""
+        ...
+
+
 _JOBS_PER_PROCESS = 50
 _END_SECONDS = 20
 """How long an idle process may take to end by itself."""
@@ -33,7 +49,7 @@ _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def run_jobs(
-    queue: StudyQueue,
+    queue: Queue,
     perform: Perform,
     *,
     jobs: int,

@@ -20,6 +20,7 @@ from turnwise.recipe.loading import newest_weights, one_model
 from turnwise.recipe.schema import Recipe, SeatChoice
 from turnwise.recipe.seating import check_env_seats, policies_of, recipe_of, trained_policies
 from turnwise.rollout.agents import Agent, OracleAgent, RandomAgent, ScriptedAgent
+from turnwise.rollout.card_agents import CARD_AGENTS
 from turnwise.runs.settings import META
 from turnwise.sources.cast import Cast, Pool, Voice
 from turnwise.sources.played import plays_in_lockstep
@@ -27,7 +28,7 @@ from turnwise.sources.player import Player, Playing
 from turnwise.sources.silent_player import SilentPlayer
 from turnwise.train.setup import load_policy, make_renderer, plays_at_all
 
-_AGENTS: dict[str, Callable[[], Agent]] = {"random": RandomAgent, "oracle": OracleAgent}
+_AGENTS: dict[str, Callable[..., Agent]] = {"random": RandomAgent, "oracle": OracleAgent, **CARD_AGENTS}
 
 
 def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy], *, ranks: Ranks = ALONE) -> Cast:
@@ -105,9 +106,8 @@ def build_far(plain: Mapping[str, Any]) -> tuple[Cast, Player]:
 def make_agent(seat: str, choice: SeatChoice) -> Agent:
     """The scripted agent of a seat."""
     assert choice.agent is not None
-    if choice.agent in _AGENTS:
-        return _AGENTS[choice.agent]()
-    made = load_class(choice.agent, key=f"seats.{seat}.agent", methods=("act", "end"))
+    named = _AGENTS.get(choice.agent)
+    made = named or load_class(choice.agent, key=f"seats.{seat}.agent", methods=("act", "end"))
     try:
         return made(**choice.options)
     except TypeError as error:
