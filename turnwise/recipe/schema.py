@@ -168,6 +168,8 @@ class Evaluate(Settings):
     measures: tuple[Measure, ...] = ()
     """What else is measured: of the texts meteor, self-similarity, distinct, length and perplexity; and kl, the
     distance from the policy before the first step."""
+    exploitability: bool = False
+    """Measure exactly what a best response earns against the policy, in a game whose tree is known (duel/…)."""
 
 
 class GuardChoice(Settings):
