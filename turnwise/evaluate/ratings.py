@@ -87,15 +87,20 @@ def _fit(games: np.ndarray, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     """The strengths by Newton's method, and the information matrix there."""
     strengths, scored = np.zeros(len(games)), points.sum(axis=1) + _PRIOR / 2
     for _ in range(_ROUNDS):
-        chances, against_mean = _logistic(strengths[:, None] - strengths[None, :]), _logistic(strengths)
-        slopes = games * chances * (1 - chances)
-        information = np.diag(slopes.sum(axis=1) + _PRIOR * against_mean * (1 - against_mean)) - slopes
-        gradient = scored - (games * chances).sum(axis=1) - _PRIOR * against_mean
-        step = np.linalg.solve(information, gradient)
+        expected, information = _expect(games, strengths)
+        step = np.linalg.solve(information, scored - expected)
         strengths = strengths + step / max(1.0, float(np.abs(step).max()))  # the model is concave, but not quadratic
         if float(np.abs(step).max()) < _CLOSE:
             break
-    return strengths, information
+    return strengths, _expect(games, strengths)[1]
+
+
+def _expect(games: np.ndarray, strengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The points that players of these strengths expect, and the information in their games."""
+    chances, against_mean = _logistic(strengths[:, None] - strengths[None, :]), _logistic(strengths)
+    slopes = games * chances * (1 - chances)
+    information = np.diag(slopes.sum(axis=1) + _PRIOR * against_mean * (1 - against_mean)) - slopes
+    return (games * chances).sum(axis=1) + _PRIOR * against_mean, information
 
 
 def _logistic(values: np.ndarray) -> np.ndarray:

@@ -248,6 +248,8 @@ class SeatChoice(Settings):
     """Steps after which a pool takes in the policy as it then is."""
     keep: int = Field(default=4, ge=1)
     """Selves that a pool holds; the oldest makes room."""
+    draw: Literal["uniform", "hardest"] = "uniform"
+    """Which self plays an episode: any, or rather one that the learners lose to."""
     options: dict[str, Any] = {}
     """Arguments of an agent's class."""
 
