@@ -55,7 +55,9 @@ class PlayerActor:
                 voice.label, voice.version = news.voices[name].label, news.voices[name].version
                 replaced += [] if voice.learns else [voice]
         for seat, held in news.pools.items():
-            self._cast.pools[seat].held = {step: self._voices[name] for step, name in held.items()}
+            pool = self._cast.pools[seat]
+            pool.held = {step: self._voices[name] for step, name in held.items()}
+            pool.weights = dict(news.weights[seat])
         self._player.publish(news.version)
         self._player.replaced(replaced)
         self._player.follow(news.standings)

@@ -160,5 +160,6 @@ class ClusterPlayer:
         pools = {
             seat: {step: voice.name for step, voice in pool.held.items()} for seat, pool in self._cast.pools.items()
         }
+        weights = {seat: dict(pool.weights) for seat, pool in self._cast.pools.items()}
         standings = {} if self._leader is None else self._leader.standings()
-        return News(version=self._version, voices=dict(voices), pools=pools, standings=standings)
+        return News(version=self._version, voices=dict(voices), pools=pools, weights=weights, standings=standings)

@@ -49,6 +49,8 @@ class News:
     voices: Mapping[str, VoiceNews] = field(default_factory=dict[str, VoiceNews])
     pools: Mapping[str, Mapping[int, str]] = field(default_factory=dict[str, Mapping[int, str]])
     """The voice that holds each snapshot, by seat."""
+    weights: Mapping[str, Mapping[int, float]] = field(default_factory=dict[str, Mapping[int, float]])
+    """How likely each snapshot is to be drawn, by seat."""
     standings: Mapping[str, ServerStanding] = field(default_factory=dict[str, ServerStanding])
     """The servers of each voice, where voices sample on servers."""
 

@@ -71,6 +71,12 @@ class Transcript:
         """What the environment reported at the end, otherwise whether any reward was earned."""
         return bool(self.moments) and won(self.moments[-1].info, self.reward)
 
+    @property
+    def drawn(self) -> bool:
+        """Whether a game of several seats ended with the same reward for all."""
+        rewards = self.moments[-1].info.get("rewards", {}) if self.moments else {}
+        return len(rewards) > 1 and self.moments[-1].over and len(set(rewards.values())) == 1
+
     def difference(self, other: Transcript) -> str | None:
         """Where `other` differs from this one; None if it does not."""
         if (self.first, self.info) != (other.first, other.info):

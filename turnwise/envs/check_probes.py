@@ -170,11 +170,11 @@ async def _continues_differently(patient: Patient, seed: int) -> bool:
 
 
 async def oracle(patient: Patient) -> Outcome:
-    """The scripted expert succeeds on every seed, and calling it changes nothing."""
+    """The scripted expert succeeds or draws with itself on every seed, and calling it changes nothing."""
     if not await patient.ask(methodcaller("has_oracle")):
         return "note", "no oracle"
     played = [await patient.play_new(_expert(patient), seed, turns=_ORACLE_TURNS) for seed in range(patient.seeds)]
-    failed = [str(transcript.seed) for transcript in played if not transcript.success]
+    failed = [str(transcript.seed) for transcript in played if not (transcript.success or transcript.drawn)]
     if failed:
         return "defect", f"the oracle fails on {len(failed)} of {len(played)} seeds: {', '.join(failed[:10])}"
     turns = statistics.mean(len(transcript.moments) for transcript in played)

@@ -1,10 +1,10 @@
 """The pico models: of 60,000 parameters with a word or phrase per token, for studies of hundreds of runs.
 
 `pico` knows the words of `lookup/…` and `letters/…`, `pico-guess` those of `game/guess-number-…`, `pico-games` those
-of some other games, `pico-chat` those of `chat/prompts`, `pico-classify` those of `classify/kinds`, and
-`pico-actions` those of `actions/…`. These are Llamas; `pico-moe` (a Qwen3-MoE) and `pico-mixtral` know the words of
-`pico` and have 8 experts in every layer, of which a token goes through 2. They are not shipped but generated from a
-seed, in a second, and are untrained. `pico` is seed 0 and `pico-7` is seed 7.
+of some other games, `pico-chat` those of `chat/prompts`, `pico-classify` those of `classify/kinds`, `pico-actions`
+those of `actions/…`, and `pico-duels` those of `duel/…`. These are Llamas; `pico-moe` (a Qwen3-MoE) and `pico-mixtral`
+know the words of `pico` and have 8 experts in every layer, of which a token goes through 2. They are not shipped but
+generated from a seed, in a second, and are untrained. `pico` is seed 0 and `pico-7` is seed 7.
 """
 
 from __future__ import annotations
@@ -88,6 +88,15 @@ _ACTIONS = (
     *("left", "right", *map(str, range(1, 19))),
     *("microwave", "is", "closed", "open", "food", "inside", "done", "put", "on", "plate", "close"),
 )
+_CARDS, _CHOICES = "JQK", ("rock", "paper", "scissors")
+_DUELS = (  # positions of nim, Kuhn's poker and rock-paper-scissors, and moves in them
+    *("Piles:", "\nPiles:", *(f"{pile}={stones}" for pile in "ABC" for stones in range(6))),
+    *(f"\\boxed{{{pile}{stones}}}" for pile in "ABC" for stones in range(1, 6)),
+    *(f"{start}Your card: {card}." for start in ("", "\n") for card in _CARDS),
+    *(f"\nPlay so far: {played}." for played in ("nothing", "check", "bet", "check, bet")),
+    *("\nChoose.", *(f"Last round: {mine} against {other}." for mine in _CHOICES for other in _CHOICES)),
+    *(f"\\boxed{{{move}}}" for move in ("check", "bet", "fold", "call", *_CHOICES)),
+)
 _EXPERTS: Mapping[str, Any] = {"num_experts_per_tok": 2, "intermediate_size": 32}
 _QWEN3_MOE: Mapping[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32, "head_dim": 12, "norm_topk_prob": True}
 FAMILIES = {
@@ -97,6 +106,7 @@ FAMILIES = {
     "pico-chat": Family(words=_CHAT, context=160, theta=1000.0),
     "pico-classify": Family(words=_CLASSIFY, context=32, theta=100.0),
     "pico-actions": Family(words=_ACTIONS, context=96, theta=100.0),
+    "pico-duels": Family(words=_DUELS, context=96, theta=100.0, breaks=r" (?=[A-C]=)|\n"),
     "pico-moe": Family(
         words=_LOOKUP, context=96, theta=100.0, architecture="qwen3_moe", sizes={**_EXPERTS, **_QWEN3_MOE}
     ),

@@ -171,6 +171,8 @@ class Evaluate(Settings):
     measures: tuple[Measure, ...] = ()
     """What else is measured: of the texts meteor, self-similarity, distinct, length and perplexity; and kl, the
     distance from the policy before the first step."""
+    exploitability: bool = False
+    """Measure exactly what a best response earns against the policy, in a game whose tree is known (duel/…)."""
 
 
 class GuardChoice(Settings):
@@ -249,6 +251,8 @@ class SeatChoice(Settings):
     """Steps after which a pool takes in the policy as it then is."""
     keep: int = Field(default=4, ge=1)
     """Selves that a pool holds; the oldest makes room."""
+    draw: Literal["uniform", "hardest"] = "uniform"
+    """Which self plays an episode: any, or rather one that the learners lose to."""
     options: dict[str, Any] = {}
     """Arguments of an agent's class."""
 

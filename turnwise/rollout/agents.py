@@ -137,16 +137,18 @@ class HumanAgent(Agent):
 
 
 class PoolAgent(Agent):
-    """One of several agents, drawn afresh for every episode by the seat's own generator."""
+    """One of several agents, drawn for every episode by the seat's own generator: equally likely, or by weight."""
 
-    def __init__(self, agents: Sequence[Agent]) -> None:
-        self._agents = list(agents)
+    def __init__(self, agents: Sequence[Agent], weights: Sequence[float] | None = None) -> None:
+        self._agents, self._weights = list(agents), weights
         self._chosen: dict[tuple[str, str], Agent] = {}
 
     async def act(self, view: View) -> Action:
         """What the agent of this episode does."""
         if view.turn == 0:
-            self._chosen[view.episode, view.seat] = view.rng.choice(self._agents)
+            agents, weights = self._agents, self._weights
+            drawn = view.rng.choice(agents) if weights is None else view.rng.choices(agents, weights)[0]
+            self._chosen[view.episode, view.seat] = drawn
         return await self._chosen[view.episode, view.seat].act(view)
 
     async def end(self, trajectory: Trajectory) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from turnwise.policy.mixed_policy import MixedPolicy
 from turnwise.policy.rendering import Renderer
@@ -44,8 +45,11 @@ class Pool:
     of: str
     every: int
     places: list[Voice]
+    draw: Literal["uniform", "hardest"] = "uniform"
     held: dict[int, Voice] = field(default_factory=dict[int, Voice])
     """The places in use, by the step of their snapshot."""
+    weights: dict[int, float] = field(default_factory=dict[int, float])
+    """How likely each snapshot is to be drawn, by its step; none: all equally."""
 
     def after(self, steps: Sequence[int], step: int) -> list[int]:
         """The snapshots after adding that of `step`: the newest, as many as there are places."""

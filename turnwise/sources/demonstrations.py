@@ -116,7 +116,8 @@ def _is_kept(group: Group, *, only_success: bool) -> bool:
     """Failed episodes and episodes without a turn are not kept."""
     trajectory = group.trajectories[0]
     whole = bool(trajectory.turns) and not trajectory.stop.is_failure
-    return whole and (trajectory.success or not only_success)
+    seated = group.id != group.task_id  # in a game of several seats an expert may lose to itself
+    return whole and (trajectory.success or seated or not only_success)
 
 
 def _nothing_kept(env: EnvChoice, stats: RolloutStats, *, max_turns: int) -> str:

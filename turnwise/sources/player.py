@@ -283,4 +283,5 @@ def _agent(player: Voice | Pool | Agent, speakers: dict[str, PolicyAgent]) -> Ag
         return player
     if isinstance(player, Voice):
         return speakers[player.name]
-    return PoolAgent([speakers[voice.name] for voice in player.held.values()])
+    weights = [player.weights[step] for step in player.held] if player.weights else None
+    return PoolAgent([speakers[voice.name] for voice in player.held.values()], weights)

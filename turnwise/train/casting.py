@@ -127,7 +127,7 @@ def _make_pool(recipe: Recipe, seat: str, choice: SeatChoice, voice: Voice) -> P
         copied = _sampling_copy(recipe, policy)
         name, label = f"{seat}@{place}", f"{voice.name}@0"
         places.append(Voice(name=name, policy=policy, renderer=voice.renderer, label=label, copy=copied))
-    return Pool(of=voice.name, every=choice.every, places=places, held={0: places[0]})
+    return Pool(of=voice.name, every=choice.every, places=places, draw=choice.draw, held={0: places[0]})
 
 
 def _load_voice(recipe: Recipe, folder: str) -> Voice:

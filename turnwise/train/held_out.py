@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from turnwise.evaluate.evaluation import fewer_tasks, mean_over_policies, play_all_policies, play_specs, summarize
@@ -16,6 +16,8 @@ from turnwise.runs.ledger import write_groups
 from turnwise.sources.judged import Jury
 from turnwise.sources.player import Playing
 from turnwise.train.first_policy import FirstPolicy
+from turnwise.train.setup import make_renderer
+from turnwise.train.text_strategy import TextStrategy, measure_exploitability
 from turnwise.train.trainee import Trainee
 from turnwise.train.win_rate import WinRate
 from turnwise.types import Group
@@ -65,7 +67,8 @@ class HeldOut:
         summaries: list[dict[str, float]] = []
         for trainee in self._trainees:
             summary = self._summarize(trainee, played[trainee.name]) if groups else {}
-            summaries.append(summary | self._measure(trainee, pairs) | self._compare(step, trainee, groups))
+            summary |= self._measure(trainee, pairs) | self._compare(step, trainee, groups) | self._exploit(trainee)
+            summaries.append(summary)
         row: dict[str, Any] = {"step": step, **mean_over_policies(self._recipe, summaries)}
         for trainee, summary in zip(self._trainees, summaries, strict=True):
             row |= {f"{trainee.prefix}{name}": value for name, value in summary.items()}
@@ -93,6 +96,18 @@ class HeldOut:
             self._win_rate.begin(groups)
             return {}
         return self._win_rate.measure(at_seats(groups, trainee.seats), trainee.seats)
+
+    def _exploit(self, trainee: Trainee) -> dict[str, float]:
+        """What a best response earns against the policy, in games that are small enough."""
+        recipe, learner = self._recipe, trainee.learner
+        if not recipe.eval.exploitability:
+            return {}
+        score = partial(trainee.policy.score, temperature=learner.temperature)
+        strategy = TextStrategy(
+            lambda batch: learner.in_parts(batch.to(trainee.policy.device), score),
+            make_renderer(trainee.recipe, trainee.policy),
+        )
+        return measure_exploitability(recipe.env.source(recipe.env.held_out), strategy, trainee.seats)
 
     def _measure(self, trainee: Trainee, pairs: Sequence[Group]) -> dict[str, float]:
         """What the policy makes of held-out preferences, against the first policy: `eval/pairs_accuracy` and so on."""

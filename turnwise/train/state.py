@@ -48,6 +48,10 @@ class Progress:
     best_success: float = -1.0
     pools: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     """The checkpoints that are in each pool, by seat."""
+    league: dict[str, dict[str, dict[str, list[int]]]] = field(
+        default_factory=dict[str, dict[str, dict[str, list[int]]]]
+    )
+    """Games won, drawn and lost: by the pool's seat, the learner and its opponent."""
     faults: FaultCount = field(default_factory=FaultCount)
 
     @classmethod

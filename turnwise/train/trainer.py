@@ -34,7 +34,8 @@ from turnwise.train.casting import make_cast, make_player
 from turnwise.train.exchange import Exchange
 from turnwise.train.held_out import HeldOut
 from turnwise.train.interrupts import Interrupts
-from turnwise.train.state import Progress, load_learner, load_weights, read_ahead, read_state, steps_needed, write_state
+from turnwise.train.league import League
+from turnwise.train.state import Progress, load_learner, read_ahead, read_state, steps_needed, write_state
 from turnwise.train.trainee import Lesson, Trainee, guard_states
 from turnwise.train.watch import Watch
 from turnwise.types import Group
@@ -79,6 +80,7 @@ class Trainer:
         for trainee in self.trainees:
             trainee.learner.hold = self.player.paused
         self.exchange = Exchange(recipe.exchange, self.trainees)
+        self.league = League(self.cast, self.player, run.checkpoints, self.trainees)
         self.jury = Jury.of(recipe, ranks)
         self.held_out = HeldOut(recipe, run, self.player, self.trainees, jury=self.jury, records=self._writes)
         self._begin(checkpoint)
@@ -92,9 +94,9 @@ class Trainer:
         with Interrupts(self.console.note if self.ranks.size == 1 else None) as interrupts:
             try:
                 if self.progress.step == 0:
-                    self.progress.pools = {seat: [0] for seat in self.cast.pools}
+                    self.league.begin(self.progress)
                     self._save()
-                    self._fill_pools(afresh=True)
+                    self.league.fill(self.progress, afresh=True)
                     self._evaluate(samples="before")
                 while self.status == "running" and self.progress.step < self.recipe.train.steps:
                     if any(self.ranks.gather(interrupts.requested)):
@@ -114,6 +116,7 @@ class Trainer:
         with watch.timing("rollout"):
             groups = self.source.groups(step)
         playing = self.player.busy_seconds - busy
+        self.league.record(groups, self.progress)
         lessons = [trainee.learn(groups, step, watch, self.console.phase) for trainee in self.trainees]
         with watch.timing("publish"):
             self.source.publish(step)
@@ -196,11 +199,8 @@ class Trainer:
         with self.player.paused():
             trainee.restore(self.run_folder.checkpoints)
         self.player.publish(self.progress.step)
-        for seat, pool in self.cast.pools.items():
-            if pool.of == trainee.name:  # discard its later snapshots too
-                kept = [step for step in self.progress.pools[seat] if step <= good]
-                self.progress.pools[seat] = kept or [good]
-        self._fill_pools()
+        self.league.discard(trainee.name, good, self.progress)
+        self.league.fill(self.progress)
         # The discarded policy played the episodes that were played ahead.
         self.source.close()
         self.source = self._make_source(self.source.state_dict())
@@ -217,34 +217,19 @@ class Trainer:
         if last or (recipe.eval.every and step % recipe.eval.every == 0):
             self._evaluate(samples="after" if last else "")
         renewed = [trainee for trainee in self.trainees if trainee.renews_reference(step)]
-        joined = {seat: pool for seat, pool in self.cast.pools.items() if step % pool.every == 0}
         for trainee in self.trainees:
             trainee.promote(step)
         for trainee in renewed:
             trainee.standing.reference = step
-        for seat, pool in joined.items():
-            self.progress.pools[seat] = pool.after(self.progress.pools[seat], step)
+        joined = self.league.join(self.progress)
+        if (joined or last) and (table := self.league.table(self.progress)):
+            self._event("league", table=table)
         due = last or step % recipe.checkpoint.every == 0 or self.progress.best == step
         if due or renewed or joined:
             self._save()
         for trainee in renewed:
             trainee.load_reference(self.run_folder.checkpoints)
-        self._fill_pools()
-
-    def _fill_pools(self, *, afresh: bool = False) -> None:
-        """Always load pool snapshots from their checkpoints, so that a resumed run has the same opponents."""
-        for seat, pool in self.cast.pools.items():
-            trained = {each.name: each.learner.policy.trainable().keys() for each in self.trainees}[pool.of]
-
-            def load(step: int, policy: TextPolicy, names: Any = trained, of: str = pool.of) -> None:
-                parameters = {name: value for name, value in policy.model.named_parameters() if name in names}
-                load_weights(self.run_folder.checkpoints.at(step), of, parameters)
-
-            if afresh:
-                pool.held.clear()
-            with self.player.paused():
-                changed = pool.fill(self.progress.pools[seat], load)
-            self.player.replaced(changed)
+        self.league.fill(self.progress)
 
     def _evaluate(self, *, samples: str) -> None:
         pairs = self.source.held_out()
@@ -317,7 +302,7 @@ class Trainer:
             load_learner(checkpoint, trainee.learner)
             trainee.load_reference(self.run_folder.checkpoints)
         self.player.publish(self.progress.step)
-        self._fill_pools(afresh=True)
+        self.league.fill(self.progress, afresh=True)
 
     def _make_source(self, measured: dict[str, Any], kept: dict[int, list[Group]] | None = None) -> Source:
         """The source of groups; `kept` are a checkpoint's groups of later steps."""

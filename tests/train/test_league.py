@@ -1,0 +1,104 @@
+"""Self-play against earlier selves: whom the learner meets, what is counted, and how good it is in the end."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.train.small_runs import (
+    ENVS,
+    LostMachineError,
+    Stopping,
+    last_tensors,
+    played,
+    rows,
+    run,
+    timeless,
+    trajectories,
+)
+from turnwise.rollout.agents import ConstantAgent, PoolAgent, View
+from turnwise.train.state import read_state
+from turnwise.waiting import finish
+
+POOLED: dict[str, Any] = {
+    "env": {"id": f"{ENVS}:Duel", "check": False},
+    "rollout": {"max_tokens": 40},
+    "train": {"steps": 4},
+    "seats": {"left": "policy", "right": {"pool": "policy", "every": 2, "keep": 2, "draw": "hardest"}},
+}
+
+
+def counted(folder: Path) -> dict[str, dict[str, list[int]]]:
+    """Games by learner and opponent, from the newest checkpoint."""
+    return read_state(max((folder / "checkpoints").glob("step_*")))["progress"]["league"]["right"]
+
+
+def test_a_resumed_run_draws_the_same_opponents_by_difficulty_and_ends_with_the_same_bits(tmp_path: Path) -> None:
+    changes = {**POOLED, "checkpoint": {"every": 1}}
+    run(tmp_path / "whole", changes)
+    with pytest.raises(LostMachineError):
+        run(tmp_path / "cut", changes, console=Stopping(after=3))
+    run(tmp_path / "cut")
+    assert last_tensors(tmp_path / "cut") == last_tensors(tmp_path / "whole")
+    assert counted(tmp_path / "cut") == counted(tmp_path / "whole")
+    assert timeless(tmp_path / "cut", "events") == timeless(tmp_path / "whole", "events")
+
+
+def test_the_league_counts_every_game_in_which_both_spoke(tmp_path: Path) -> None:
+    run(tmp_path / "run", POOLED)
+    met: dict[str, Counter[str]] = {"policy@2": Counter(), "policy@4": Counter()}
+    for step in range(1, 5):
+        seats: dict[str, dict[str, Any]] = {}
+        for one in trajectories(played(tmp_path / "run", step)):
+            seats.setdefault(one.episode, {})[one.seat] = one
+        both = [pair for pair in seats.values() if all(one.turns for one in pair.values())]
+        met["policy@2" if step <= 2 else "policy@4"].update(pair["right"].turns[0].policy for pair in both)
+    found = counted(tmp_path / "run")
+    assert {learner: {other: sum(games) for other, games in others.items()} for learner, others in found.items()} == met
+    table = [event["table"] for event in rows(tmp_path / "run", "events") if event["kind"] == "league"][-1]
+    assert {row["player"] for row in table} == {"policy@0", "policy@2", "policy@4"}
+    assert all(row["low"] < row["rating"] < row["high"] for row in table)
+
+
+def test_a_pool_draws_by_weight() -> None:
+    pool = PoolAgent([ConstantAgent(text="often"), ConstantAgent(text="never")], [1.0, 0.0])
+    assert {finish(pool.act(view(episode))).text for episode in range(20)} == {"often"}
+    even = PoolAgent([ConstantAgent(text="often"), ConstantAgent(text="never")])
+    assert {finish(even.act(view(episode))).text for episode in range(20)} == {"often", "never"}
+
+
+def view(episode: int) -> View:
+    async def nothing() -> str:
+        return ""
+
+    return View(
+        episode=str(episode),
+        seat="left",
+        turn=0,
+        observation="",
+        info={},
+        reward=0.0,
+        rng=Random(episode),
+        oracle=nothing,
+        random_action=nothing,
+    )
+
+
+def test_exploitability_is_measured_before_and_after_and_falls_with_imitation_of_the_expert(tmp_path: Path) -> None:
+    env = {"id": "duel/nim", "kwargs": {"piles": 1, "largest": 2}, "check": False}
+    sft = {"demonstrations": 64, "epochs": 4, "batch": 16, "learning_rate": 1e-2}
+    changes = {"model": "pico-duels", "env": env, "train": {"steps": 1}, "sft": sft}
+    run(tmp_path / "run", {**changes, "eval": {"episodes": 4, "exploitability": True}})
+    before, after = (rows(tmp_path / "run" / "sft", "evals")[place] for place in (0, -1))
+    assert after["eval/exploitability"] < before["eval/exploitability"]
+    assert after["eval/left_over"] < before["eval/left_over"]
+    assert 0 <= after["eval/exploitability"] < 0.2
+
+
+def test_a_game_without_a_tree_has_no_exploitability(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"declares none; choose one of duel/"):
+        run(tmp_path / "run", {"train": {"steps": 1}, "eval": {"episodes": 4, "exploitability": True}})
