@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from random import Random
 from typing import Any
@@ -81,30 +81,22 @@ def draw_task(
     return PlanTask(topic=topic, actions=names, text=_say(rng, paragraph, names, letters, synonyms), minutes=minutes)
 
 
-def reword(task: PlanTask, rng: Random) -> PlanTask:
+def reword(task: PlanTask, rng: Random, synonyms: int = SYNONYMS) -> PlanTask:
     """The same sentences in other words."""
-    return _with(task, rng, paragraph=task.paragraph, topic=task.topic, names=task.actions)
+    return replace(task, text=_say(rng, task.paragraph, task.actions, not task.topic, synonyms))
 
 
-def change_topic(task: PlanTask, rng: Random) -> PlanTask:
+def change_topic(task: PlanTask, rng: Random, synonyms: int = SYNONYMS) -> PlanTask:
     """The same sentences about other activities."""
     topic = draw_topic(rng, other_than=task.topic) if task.topic else NO_TOPIC
     names = draw_names(rng, topic, len(task.actions))
-    return _with(task, rng, paragraph=task.paragraph, topic=topic, names=names)
+    return replace(task, topic=topic, actions=names, text=_say(rng, task.paragraph, names, not topic, synonyms))
 
 
-def restructure(task: PlanTask, rng: Random) -> PlanTask:
+def restructure(task: PlanTask, rng: Random, synonyms: int = SYNONYMS) -> PlanTask:
     """Other sentences that ask for the same."""
-    asked = constraints_of(task.paragraph, len(task.actions))
-    return _with(task, rng, paragraph=same_demands(rng, asked), topic=task.topic, names=task.actions)
-
-
-Variation = Callable[[PlanTask, Random], PlanTask]
-
-
-def _with(task: PlanTask, rng: Random, *, paragraph: Paragraph, topic: str, names: tuple[str, ...]) -> PlanTask:
-    text = _say(rng, paragraph, names, not task.topic, SYNONYMS)
-    return PlanTask(topic=topic, actions=names, text=text, minutes=task.minutes)
+    paragraph = same_demands(rng, constraints_of(task.paragraph, len(task.actions)))
+    return replace(task, text=_say(rng, paragraph, task.actions, not task.topic, synonyms))
 
 
 def _say(rng: Random, paragraph: Paragraph, names: tuple[str, ...], spaced: bool, synonyms: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from turnwise.envs.plans.sentence_words import JOINTS, WHICH, Part, Terminal, readings
@@ -50,13 +50,24 @@ def _terminals() -> dict[str, set[Terminal]]:
     return readings()
 
 
+@cache
+def _fixed() -> re.Pattern[str]:
+    return _pattern((*_terminals(), *_LINKS, WHICH), f"{_TIME.pattern}|[,;.]")
+
+
+def _pattern(phrases: Iterable[str], *others: str) -> re.Pattern[str]:
+    """The longest phrase that fits, as whole words, or one of the others; blanks may come first."""
+    longest = "|".join(map(re.escape, sorted(phrases, key=len, reverse=True)))
+    any_of = "|".join((rf"(?:{longest})(?![\w-])", *others))
+    return re.compile(rf"\s*({any_of})")
+
+
 def _words(text: str, names: Sequence[str]) -> Iterator[str]:
-    """Names, phrases, times and punctuation; the longest that fits counts."""
-    phrases = sorted((*(name.lower() for name in names), *_terminals(), *_LINKS, WHICH), key=len, reverse=True)
-    word = re.compile(rf"\s*(?:((?:{'|'.join(map(re.escape, phrases))}|{_TIME.pattern})(?![\w-])|[,;.]))")
+    """Names, phrases, times and punctuation."""
+    known, fixed = _pattern(name.lower() for name in names), _fixed()
     text, place = text.lower().rstrip(), 0
     while place < len(text):
-        found = word.match(text, place)
+        found = known.match(text, place) or fixed.match(text, place)
         if found is None:
             raise ValueError(f"cannot read the request from {text[place : place + _SHOWN]!r} on")
         yield found[1]

@@ -125,10 +125,8 @@ class Sentences:
         if self.rng.random() >= _RELATIVE or (len(left) <= spare and not self.timed):
             return Things(actions=actions)
         form, earlier = self.rng.choice(RELATIVE_FORMS), self.rng.random() < 0.5
-        if self._meets_time() or len(left) <= spare:
-            other = self._time()
-        else:
-            other = Things(actions=self._take(left, spare))
+        is_time = self._meets_time() or len(left) <= spare
+        other = self._time() if is_time else Things(actions=self._take(left, spare))
         return Things(actions=actions, relative=Relative(form=form, earlier=earlier, object=other))
 
     def _take(self, left: list[int], spare: int) -> tuple[int, ...]:
