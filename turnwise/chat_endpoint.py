@@ -46,8 +46,13 @@ class ChatEndpoint:
         self.url = url.rstrip("/").removesuffix("/chat/completions")
         self.model, self.seconds, self.tries, self.options = model, seconds, tries, dict(options or {})
 
-    def reply(self, messages: Sequence[Mapping[str, str]], **options: Any) -> str:
-        """The model's answer to a chat; ConnectionError if there is none after all tries."""
+    def reply(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
+        """The text of the model's answer to a chat; ConnectionError if there is none after all tries."""
+        text = self.complete(messages, **options).get("content")
+        return text if isinstance(text, str) else ""
+
+    def complete(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> dict[str, Any]:
+        """The whole answer, with its `tool_calls` if `tools` were given; ConnectionError as above."""
         body = {"model": self.model, "messages": [dict(each) for each in messages], **self.options, **options}
         error = ""
         for attempt in range(self.tries):
@@ -66,7 +71,7 @@ class ChatEndpoint:
             f"{self.url} gave no answer ({error}); is the server up, and is {self.model!r} its model?"
         )
 
-    def _ask(self, body: Mapping[str, Any]) -> str:
+    def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
         request = urllib.request.Request(
             f"{self.url}/chat/completions",
             data=json.dumps(body).encode(),
@@ -75,10 +80,10 @@ class ChatEndpoint:
         with urllib.request.build_opener(_NoRedirect).open(request, timeout=self.seconds) as answer:
             content = answer.read(_LONGEST)
         try:
-            text = json.loads(content)["choices"][0]["message"]["content"]
+            message = json.loads(content)["choices"][0]["message"]
+            return {"content": message["content"], **message}
         except (ValueError, LookupError, TypeError) as error:
             raise ConnectionError(f"{self.url} answered in another form ({error!r}): {content[:_SHOWN]!r}") from error
-        return text if isinstance(text, str) else ""
 
     def _authority(self) -> dict[str, str]:
         home, key = os.environ.get("OPENAI_BASE_URL") or _HOME, os.environ.get("OPENAI_API_KEY")

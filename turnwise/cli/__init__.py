@@ -10,7 +10,18 @@ from typing import Annotated
 import typer
 
 from turnwise import __version__
-from turnwise.cli import catalog, clusters, comparing, engines, inspection, report, reproduction, rewarding, training
+from turnwise.cli import (
+    catalog,
+    clusters,
+    comparing,
+    engines,
+    inspection,
+    report,
+    reproduction,
+    rewarding,
+    testing,
+    training,
+)
 from turnwise.outside import look_in
 from turnwise.ranks import is_first
 
@@ -52,6 +63,7 @@ COMMANDS = {
     "compare": comparing.compare,
     "report": report.report,
     "reproduce": reproduction.reproduce,
+    "test-agent": testing.examine,
     "envs": catalog.envs,
     "check-env": catalog.check_env_command,
     "play": catalog.play,

@@ -121,7 +121,7 @@ def evaluate(
     with one_message(), trusting(trust), together():
         options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
-        recipe, weights = _find_model(model, [*given, *(changes or [])])
+        recipe, weights = find_model(model, [*given, *(changes or [])])
         if recipe.stage == "preference" and not any(each.startswith("env") for each in (*given, *(changes or []))):
             raise ValueError(
                 f"{model} learned from pairs and was trained in no environment; say where to play, such as "
@@ -200,7 +200,7 @@ def _is_taken(folder: Path) -> bool:
     return any(folder.iterdir()) if folder.is_dir() else folder.exists()
 
 
-def _find_model(name: str, changes: list[str]) -> tuple[Recipe, str | Path]:
+def find_model(name: str, changes: list[str]) -> tuple[Recipe, str | Path]:
     """The recipe and weights to play: those of a run, of one of its checkpoints, or of a model by name."""
     from turnwise.recipe.loading import load_recipe, newest_weights
     from turnwise.runs import RunFolder

@@ -2,9 +2,10 @@
 
 `pico` knows the words of `lookup/…` and `letters/…`, `pico-guess` those of `game/guess-number-…`, `pico-games` those
 of some other games, `pico-chat` those of `chat/prompts`, `pico-classify` those of `classify/kinds`, `pico-actions`
-those of `actions/…`, and `pico-duels` those of `duel/…`. These are Llamas; `pico-moe` (a Qwen3-MoE) and `pico-mixtral`
-know the words of `pico` and have 8 experts in every layer, of which a token goes through 2. They are not shipped but
-generated from a seed, in a second, and are untrained. `pico` is seed 0 and `pico-7` is seed 7.
+those of `actions/…`, `pico-duels` those of `duel/…`, and `pico-plans` those of `plans/…` in terse form. These are
+Llamas; `pico-moe` (a Qwen3-MoE) and `pico-mixtral` know the words of `pico` and have 8 experts in every layer, of which
+a token goes through 2. They are not shipped but generated from a seed, in a second, and are untrained. `pico` is seed 0
+and `pico-7` is seed 7.
 """
 
 from __future__ import annotations
@@ -97,6 +98,30 @@ _DUELS = (  # positions of nim, Kuhn's poker and rock-paper-scissors, and moves 
     *("\nChoose.", *(f"Last round: {mine} against {other}." for mine in _CHOICES for other in _CHOICES)),
     *(f"\\boxed{{{move}}}" for move in ("check", "bet", "fold", "call", *_CHOICES)),
 )
+_PLANS = (  # requests in terse form, and calls by bare names
+    *("a", "b", "c", "d", "e", "f", "g", "h", "i", ",", ";", ".", ":"),
+    *("and", "but", "yet", "while", "whereas", "which"),
+    *(
+        "precede",
+        "precedes",
+        "come",
+        "comes",
+        "go",
+        "goes",
+        "follow",
+        "follows",
+        "succeed",
+        "succeeds",
+        "wait",
+        "waits",
+    ),
+    *("happen", "happens", "occur", "occurs", "take", "takes", "place", "is", "are", "executed", "carried", "out"),
+    *("performed", "completed", "followed", "preceded", "succeeded", "by", "before", "after", "ahead", "of", "earlier"),
+    *("later", "sooner", "than", "prior", "to", "in", "advance", "the", "wake", "following", "subsequent", "only"),
+    *("some", "time", "at", "point", "when", "once", "as", "soon", "for"),
+    *("done", "error", "30", "60", "90", "minutes", "start_over", "new", "day", "begins."),
+    *(f"{minute // 60:02}:{minute % 60:02}" for minute in range(480, 1321, 30)),
+)
 _EXPERTS: Mapping[str, Any] = {"num_experts_per_tok": 2, "intermediate_size": 32}
 _QWEN3_MOE: Mapping[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32, "head_dim": 12, "norm_topk_prob": True}
 FAMILIES = {
@@ -107,6 +132,7 @@ FAMILIES = {
     "pico-classify": Family(words=_CLASSIFY, context=32, theta=100.0),
     "pico-actions": Family(words=_ACTIONS, context=96, theta=100.0),
     "pico-duels": Family(words=_DUELS, context=96, theta=100.0, breaks=r" (?=[A-C]=)|\n"),
+    "pico-plans": Family(words=_PLANS, context=320, theta=1000.0),
     "pico-moe": Family(
         words=_LOOKUP, context=96, theta=100.0, architecture="qwen3_moe", sizes={**_EXPERTS, **_QWEN3_MOE}
     ),

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from turnwise.tools.tool import Tool
 
 _QUOTED_CHARACTERS = 60
+_LINES = re.MULTILINE | re.DOTALL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +148,46 @@ class JsonFormat:
     def _read(self, value: dict[str, Any] | CallError, tools: Mapping[str, Tool]) -> ToolCall | CallError:
         call = value if isinstance(value, CallError) else read_call(value)
         return _unknown(call.name, tools) if isinstance(call, ToolCall) and call.name not in tools else call
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReActFormat:
+    """`Action: search` on a line, `Action Input: mahis` on the next; `Final Answer:` before them means no call.
+
+    The input is a JSON object, or plain text for a tool with one argument to give. What follows `Observation:`, which
+    only the environment may write, is ignored.
+    """
+
+    def accepts(self, tool: Tool) -> bool:
+        """Every tool."""
+        return True
+
+    def parse(self, text: str, tools: Mapping[str, Tool]) -> ToolCall | CallError | None:
+        """The first action; a text with neither an action nor a final answer is malformed."""
+        found = re.search(r"^[ \t]*(Action|Final Answer)[ \t]*:(.*)", text, re.MULTILINE)
+        if found is None:
+            return CallError(message="write Action: and Action Input: on two lines, or Final Answer:")
+        if found[1] == "Final Answer":
+            return None
+        name = found[2].strip().strip("`\"'")
+        if name not in tools:
+            return _unknown(name, tools)
+        said = re.match(r"\s*Action Input[ \t]*:(.*?)(?=^[ \t]*Observation[ \t]*:|\Z)", text[found.end() :], _LINES)
+        return self._with_input(tools[name], said[1].strip() if said else "")
+
+    def describe(self, tools: Mapping[str, Tool]) -> str:
+        """The lines to write."""
+        return (
+            "Use this format:\nThought: what to do next\nAction: the name of one tool\n"
+            "Action Input: its arguments as a JSON object\nThe result comes back as an Observation. When you are done, "
+            "write\nFinal Answer: a short summary"
+        )
+
+    def _with_input(self, tool: Tool, said: str) -> ToolCall | CallError:
+        if not said.startswith("{") and _sole_argument(tool) is not None:
+            return _one_argument_call(tool, said.strip("`\"'"))
+        arguments = _load_object(said) if said.startswith("{") else {}
+        return arguments if isinstance(arguments, CallError) else ToolCall(name=tool.name, arguments=arguments)
 
 
 def read_call(value: Mapping[str, Any]) -> ToolCall | CallError:

@@ -28,6 +28,7 @@ from turnwise.runs.checkpoints import policy_folder
 from turnwise.runs.folder import JOURNALS, RunFolder
 from turnwise.runs.settings import CONFIG, META
 from turnwise.sources.imitation import Imitation, sft_recipe
+from turnwise.sources.player import Playing
 from turnwise.torch_ranks import TorchRanks, join
 from turnwise.train.casting import make_cast, make_player, require_seats
 from turnwise.train.setup import (
@@ -134,15 +135,21 @@ def evaluate_model(
     """Play the held-out tasks with a model: a name, or the folder of a checkpoint; `watch` sees the episodes."""
     if not recipe.eval.episodes:
         raise ValueError("eval.episodes is 0, so nothing would be played; name an environment and a number of tasks")
+    with playing(recipe, model) as (player, sources):
+        seats = {name: seats_of(recipe, name) for name in sources}
+        return evaluate(player, recipe, seats, watch=watch, ranks=join())
+
+
+@contextmanager
+def playing(recipe: Recipe, model: str | Path) -> Iterator[tuple[Playing, Mapping[str, str | Path]]]:
+    """What plays with a model as the recipe says, and where each policy that it plays comes from."""
     sources = _parts(recipe, model)
     policies = load_policies(recipe) if recipe.policies else {}
     policies |= {name: load_policy(recipe_of(recipe, name), each, frozen=True) for name, each in sources.items()}
     require_engine(recipe, policies)
-    ranks = join()
-    player = make_player(recipe, make_cast(recipe, policies), ranks=ranks)
+    player = make_player(recipe, make_cast(recipe, policies), ranks=join())
     try:
-        seats = {name: seats_of(recipe, name) for name in sources}
-        return evaluate(player, recipe, seats, watch=watch, ranks=ranks)
+        yield player, sources
     finally:
         player.close()
 
