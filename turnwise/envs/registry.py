@@ -21,7 +21,7 @@ ENTRY_POINT_GROUP = "turnwise.envs"
 """Installed packages declare `name = "module"` here; importing the module registers its environments."""
 
 _BUILT_IN = tuple(
-    f"turnwise.envs.{package}" for package in ("games", "search", "tasks", "chat", "classify", "adapters")
+    f"turnwise.envs.{package}" for package in ("games", "search", "tasks", "chat", "classify", "feelings", "adapters")
 )
 _FIELD = re.compile(r"\{(\w+)(:int)?\}")
 _ID, _PLACE = re.compile(r"\S+"), re.compile(r"[\w.]+:\w+")

@@ -1,10 +1,10 @@
 """The pico models: of 60,000 parameters with a word or phrase per token, for studies of hundreds of runs.
 
 `pico` knows the words of `lookup/…` and `letters/…`, `pico-guess` those of `game/guess-number-…`, `pico-games` those
-of some other games, `pico-chat` those of `chat/prompts`, `pico-classify` those of `classify/kinds`, and
-`pico-actions` those of `actions/…`. These are Llamas; `pico-moe` (a Qwen3-MoE) and `pico-mixtral` know the words of
-`pico` and have 8 experts in every layer, of which a token goes through 2. They are not shipped but generated from a
-seed, in a second, and are untrained. `pico` is seed 0 and `pico-7` is seed 7.
+of some other games, `pico-chat` those of `chat/prompts`, `pico-classify` those of `classify/kinds`, `pico-actions`
+those of `actions/…`, and `pico-feelings` those of `feelings/brief`. These are Llamas; `pico-moe` (a Qwen3-MoE) and
+`pico-mixtral` know the words of `pico` and have 8 experts in every layer, of which a token goes through 2. They are not
+shipped but generated from a seed, in a second, and are untrained. `pico` is seed 0 and `pico-7` is seed 7.
 """
 
 from __future__ import annotations
@@ -88,6 +88,17 @@ _ACTIONS = (
     *("left", "right", *map(str, range(1, 19))),
     *("microwave", "is", "closed", "open", "food", "inside", "done", "put", "on", "plate", "close"),
 )
+_FEELINGS = (  # those of `turnwise.envs.feelings.feeling_brief`
+    *("so", "feel", "unfair", "me", "bravely", "kind", "grown", "go-on", "here", "try", "both", "because", "yourself"),
+    *("innocent", "fine", "guilty", "nothing", "accused", "suspected", "again", "pattern", "unsure", "torn", "stone"),
+    *("unseen", "full", "interrupted", "puzzled", "how-come", "stuck", "tomorrow", "effort", "unnoticed"),
+    *("relieved", "better", "hm", "low", "leaving"),
+    *("job", "report", "meeting", "car", "friend", "phone", "birthday", "letter", "family", "hospital", "money"),
+    *("door", "exam", "question", "marks", "father", "home", "piano", "note", "stairs", "love", "restaurant"),
+    *("message", "sofa", "team", "practice", "list", "tickets", "shop", "coupon", "queue", "warning", "pet"),
+    *("winter", "late", "bowl", "school", "supermarket", "nights", "lock", "rent", "holiday", "bicycle", "art"),
+    *("frame", "sunrise", "husband"),
+)
 _EXPERTS: Mapping[str, Any] = {"num_experts_per_tok": 2, "intermediate_size": 32}
 _QWEN3_MOE: Mapping[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32, "head_dim": 12, "norm_topk_prob": True}
 FAMILIES = {
@@ -97,6 +108,7 @@ FAMILIES = {
     "pico-chat": Family(words=_CHAT, context=160, theta=1000.0),
     "pico-classify": Family(words=_CLASSIFY, context=32, theta=100.0),
     "pico-actions": Family(words=_ACTIONS, context=96, theta=100.0),
+    "pico-feelings": Family(words=_FEELINGS, context=128, theta=100.0),
     "pico-moe": Family(
         words=_LOOKUP, context=96, theta=100.0, architecture="qwen3_moe", sizes={**_EXPERTS, **_QWEN3_MOE}
     ),
