@@ -72,8 +72,8 @@ def test_the_model_judges_then_speaks_and_its_log_gives_the_scores_again(server:
     assert (said, reward, over) == ("Thank you. Goodbye!", 1.0, True)
     log = json.loads(json.dumps(info["log"]))
     assert derive_from_answers(log) == [each["feeling"] for each in log["reactions"]] == [50, 100]
-    goal = str(env.user.profile.goal)
-    assert all(goal in body["messages"][0]["content"] for body in server.asked)
+    hope = str(env.user.profile.hope)
+    assert all(hope in body["messages"][0]["content"] for body in server.asked)
     assert [each["role"] for each in server.asked[-1]["messages"]] == [
         "system",
         "assistant",

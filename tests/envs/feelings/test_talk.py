@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.envs.feelings.feeling_acts import WORTH, Act, Goal, serving_acts
+from turnwise.envs.feelings.feeling_acts import WORTH, Act, Hope, serving_acts
 from turnwise.envs.feelings.feeling_brief import ACT_WORDS, Brief
 from turnwise.envs.feelings.feeling_english import HINTS, English
 from turnwise.envs.feelings.feeling_profiles import LEAKS, Profile, draw_profile, read_profiles
@@ -22,12 +22,12 @@ from turnwise.envs.feelings.feeling_user import MANNERS, Manner, SimulatedUser, 
 from turnwise.envs.registry import make
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "persona"
-PLAIN = Profile(name="Ada", traits=(), goal=Goal.ADVICE, story=STORIES[0])
+PLAIN = Profile(name="Ada", traits=(), hope=Hope.ADVICE, story=STORIES[0])
 OPEN = Manner(accepts=1.0, discloses=1.0)
 
 
-def person(goal: Goal = Goal.ADVICE, *traits: str, manner: Manner = OPEN) -> SimulatedUser:
-    profile = Profile(name="Ada", traits=traits, goal=goal, story=STORIES[0])
+def person(hope: Hope = Hope.ADVICE, *traits: str, manner: Manner = OPEN) -> SimulatedUser:
+    profile = Profile(name="Ada", traits=traits, hope=hope, story=STORIES[0])
     user = SimulatedUser(profile=profile, manner=manner, language=English(), seed=0)
     user.language.say(user)
     return user
@@ -56,11 +56,11 @@ def test_every_point_has_a_reason():
 
 
 def test_temper_changes_gains_and_losses_by_quarters():
-    assert person(Goal.EMPATHY).react("You must feel hurt.").change == 12
-    assert person(Goal.EMPATHY, "suspicious").react("You must feel hurt.").change == 9
-    assert person(Goal.EMPATHY, "suspicious", "aloof").react("You must feel hurt.").change == 6
-    assert person(Goal.EMPATHY, "angry").react("You could sleep.").change == -7
-    assert person(Goal.EMPATHY, "patient").react("You could sleep.").change == -2
+    assert person(Hope.EMPATHY).react("You must feel hurt.").change == 12
+    assert person(Hope.EMPATHY, "suspicious").react("You must feel hurt.").change == 9
+    assert person(Hope.EMPATHY, "suspicious", "aloof").react("You must feel hurt.").change == 6
+    assert person(Hope.EMPATHY, "angry").react("You could sleep.").change == -7
+    assert person(Hope.EMPATHY, "patient").react("You could sleep.").change == -2
 
 
 def test_a_limit_of_the_change_is_that_of_sage():
@@ -70,7 +70,7 @@ def test_a_limit_of_the_change_is_that_of_sage():
 
 
 def test_what_is_not_taken_in_is_worth_half():
-    closed = person(Goal.EMPATHY, manner=Manner(accepts=0.0, discloses=1.0))
+    closed = person(Hope.EMPATHY, manner=Manner(accepts=0.0, discloses=1.0))
     assert closed.react("You must feel hurt.").change == 6
 
 
@@ -94,16 +94,16 @@ def test_turns_of_phrase_are_heard(reply: str, acts: set[Act]):
 
 
 def test_each_hope_is_served_by_another_act():
-    assert len({serving_acts(goal)[0] for goal in Goal}) == len(Goal)
-    assert set(WORTH) == set(Goal)
+    assert len({serving_acts(hope)[0] for hope in Hope}) == len(Hope)
+    assert set(WORTH) == set(Hope)
     assert set(ACT_WORDS.values()) == set(Act)
 
 
 def test_no_line_of_a_person_says_what_they_hope_for():
     """All lines that exist, with each hope that they can meet."""
-    for goal, pattern in LEAKS.items():
+    for hope, pattern in LEAKS.items():
         told = [line for story in STORIES for line in (story.opening, *(detail.text for detail in story.details))]
-        assert not [line for line in (*HINTS[goal], *told) if pattern.search(line)]
+        assert not [line for line in (*HINTS[hope], *told) if pattern.search(line)]
 
 
 @pytest.mark.parametrize("manner", MANNERS)
@@ -112,8 +112,8 @@ def test_ten_thousand_dialogues_do_not_say_it_either(manner: str):
     for seed in range(5000):
         env.max_turns = 3 + seed % 3
         said, _, _ = dialogue(env, seed, lambda _, seed=seed: ("Go on.", "I am here.", "You could leave.")[seed % 3])
-        goal = env.user.profile.goal
-        assert not any(LEAKS[goal].search(line) or str(goal) in line for line in said[1:])
+        hope = env.user.profile.hope
+        assert not any(LEAKS[hope].search(line) or str(hope) in line for line in said[1:])
 
 
 @pytest.mark.parametrize("language", ["english", "brief"])
@@ -143,12 +143,12 @@ def test_no_constant_reply_is_worth_half_and_the_expert_more_than_nine_tenths():
 
 
 @pytest.mark.parametrize("language", ["english", "brief"])
-@pytest.mark.parametrize("goal", Goal)
-def test_the_expert_serves_every_hope(language: str, goal: Goal):
+@pytest.mark.parametrize("hope", Hope)
+def test_the_expert_serves_every_hope(language: str, hope: Hope):
     env, rewards = Talk(language=language), list[float]()
     for seed in range(200):
         env.reset(seed=seed)
-        if env.user.profile.goal is goal and len(rewards) < 6:
+        if env.user.profile.hope is hope and len(rewards) < 6:
             rewards.append(dialogue(env, seed, lambda each: each.oracle())[1])
     assert fmean(rewards) > 0.9
 
@@ -201,13 +201,13 @@ def test_hostile_replies_get_a_defined_reaction(language: str):
 def test_people_are_drawn_evenly_and_splits_share_nobody():
     rng = random.Random(0)
     seen = {
-        split: {(each.name, each.story.topic, each.goal) for each in (draw_profile(rng, split) for _ in range(800))}
+        split: {(each.name, each.story.topic, each.hope) for each in (draw_profile(rng, split) for _ in range(800))}
         for split in ("train", "validation", "test")
     }
     assert not seen["train"] & seen["validation"]
     assert not seen["train"] & seen["test"]
-    goals = [draw_profile(rng, "train").goal for _ in range(800)]
-    assert all(60 < goals.count(goal) < 140 for goal in Goal)
+    hopes = [draw_profile(rng, "train").hope for _ in range(800)]
+    assert all(60 < hopes.count(hope) < 140 for hope in Hope)
 
 
 def test_profiles_of_a_file(tmp_path: Path):
@@ -221,7 +221,7 @@ def test_profiles_of_a_file(tmp_path: Path):
     path = tmp_path / "people.jsonl"
     path.write_text(json.dumps({**line, "task": "You want to obtain advice that can genuinely help you"}) + "\n")
     (mira,) = read_profiles(str(path))
-    assert (mira.name, mira.goal, mira.traits) == ("Mira Novak", Goal.ADVICE, ("angry",))
+    assert (mira.name, mira.hope, mira.traits) == ("Mira Novak", Hope.ADVICE, ("angry",))
     assert mira.story.opening.endswith("flooded on Monday night.")
     assert "photographs" in mira.story.details[1].words
     path.write_text(json.dumps({**line, "task": "You want a cake"}))
@@ -238,7 +238,7 @@ def test_the_papers_own_profiles_are_read_and_give_nothing_away():
     assert len(people) == 8
     for each in people:
         lines = (each.story.opening, *(detail.text for detail in each.story.details))
-        assert not [line for line in lines if LEAKS[each.goal].search(line)]
+        assert not [line for line in lines if LEAKS[each.hope].search(line)]
         assert all(detail.words for detail in each.story.details)
 
 

@@ -33,7 +33,7 @@ class Act(StrEnum):
     DISMISS = "waves it aside"
 
 
-class Goal(StrEnum):
+class Hope(StrEnum):
     """What a person hopes for and never says. The values are RLVER's eight, in our words."""
 
     ABSOLVE = "to be told that they are not at fault"
@@ -48,49 +48,49 @@ class Goal(StrEnum):
 
 _PRAISE = (Act.PRAISE_ACT, Act.PRAISE_CHARACTER, Act.PRAISE_GROWTH)
 _ALWAYS: Mapping[Act, int] = {Act.RESTATE: 2, Act.PLATITUDE: -3, Act.BLAME: -10, Act.DISMISS: -10}
-"""What an act is worth unless the goal says otherwise; acts that neither names are worth nothing."""
+"""What an act is worth unless the hope says otherwise; acts that neither names are worth nothing."""
 
-WORTH: Mapping[Goal, Mapping[Act, int]] = {
-    goal: {**_ALWAYS, **worth}
-    for goal, worth in {
-        Goal.ABSOLVE: {
+WORTH: Mapping[Hope, Mapping[Act, int]] = {
+    hope: {**_ALWAYS, **worth}
+    for hope, worth in {
+        Hope.ABSOLVE: {
             **{Act.ABSOLVE: 12, Act.SIDE: 8, Act.NAME: 3, Act.STAY: 1},
             **{Act.ADVISE: -2, Act.WEIGH: -3, Act.MOTIVE: -6, Act.ASK_SELF: -6},
         },
-        Goal.REFLECT: {
+        Hope.REFLECT: {
             **{Act.ASK_SELF: 12, Act.WEIGH: 5, Act.PRAISE_GROWTH: 4, Act.ADVISE: 1},
             **{Act.ABSOLVE: -5, Act.SIDE: -4, Act.BLAME: -4, Act.STAY: -1},
         },
-        Goal.WEIGH: {
+        Hope.WEIGH: {
             **{Act.WEIGH: 12, Act.MOTIVE: 4, Act.ASK_SELF: 3},
             **{Act.SIDE: -5, Act.ABSOLVE: -4, Act.STAY: -1, **dict.fromkeys(_PRAISE, -1)},
         },
-        Goal.EMPATHY: {
+        Hope.EMPATHY: {
             **{Act.NAME: 12, Act.RESTATE: 6, Act.STORY: 5, Act.SIDE: 3, Act.STAY: 2},
             **{Act.ADVISE: -5, Act.WEIGH: -5, Act.MOTIVE: -4, Act.PLATITUDE: -6},
         },
-        Goal.LISTEN: {
+        Hope.LISTEN: {
             **{Act.INVITE: 12, Act.STAY: 7, Act.RESTATE: 5, Act.NAME: 3},
             **{Act.ADVISE: -6, Act.STORY: -5, Act.WEIGH: -5, Act.MOTIVE: -3, Act.ASK_SELF: -3},
         },
-        Goal.MOTIVES: {
+        Hope.MOTIVES: {
             **{Act.MOTIVE: 12, Act.WEIGH: 5},
             **{Act.SIDE: -3, Act.STAY: -2, Act.ABSOLVE: -2, Act.ADVISE: -2, **dict.fromkeys(_PRAISE, -2)},
         },
-        Goal.ADVICE: {
+        Hope.ADVICE: {
             **{Act.ADVISE: 12, Act.WEIGH: 4, Act.MOTIVE: 1},
             **{Act.STAY: -3, Act.INVITE: -3, Act.STORY: -2, Act.PLATITUDE: -6},
         },
-        Goal.PRAISE: {
+        Hope.PRAISE: {
             **{Act.PRAISE_ACT: 12, Act.PRAISE_CHARACTER: 5, Act.PRAISE_GROWTH: 5, Act.SIDE: 2},
             **{Act.ADVISE: -5, Act.WEIGH: -4, Act.MOTIVE: -3, Act.ASK_SELF: -3},
         },
     }.items()
 }
-"""Points of each act by goal. The table is ours: the paper leaves such judgements to a language model."""
+"""Points of each act by hope. The table is ours: the paper leaves such judgements to a language model."""
 
 
-def serving_acts(goal: Goal) -> list[Act]:
-    """The acts that serve a goal, the best one first."""
-    worth = WORTH[goal]
+def serving_acts(hope: Hope) -> list[Act]:
+    """The acts that serve a hope, the best one first."""
+    worth = WORTH[hope]
     return sorted((act for act in worth if worth[act] > 0), key=lambda act: -worth[act])

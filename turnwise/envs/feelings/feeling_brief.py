@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turnwise.envs.feelings.feeling_acts import Act, Goal
+from turnwise.envs.feelings.feeling_acts import Act, Hope
 from turnwise.envs.feelings.feeling_profiles import Profile
 from turnwise.envs.feelings.feeling_stories import STORIES
 from turnwise.envs.feelings.feeling_user import Heard, Level, SimulatedUser
@@ -21,14 +21,14 @@ ACT_WORDS = {
 }
 """The word of each act."""
 HINT_WORDS = {
-    Goal.ABSOLVE: ("accused", "suspected"),
-    Goal.REFLECT: ("again", "pattern"),
-    Goal.WEIGH: ("unsure", "torn"),
-    Goal.EMPATHY: ("stone", "unseen"),
-    Goal.LISTEN: ("full", "interrupted"),
-    Goal.MOTIVES: ("puzzled", "how-come"),
-    Goal.ADVICE: ("stuck", "tomorrow"),
-    Goal.PRAISE: ("effort", "unnoticed"),
+    Hope.ABSOLVE: ("accused", "suspected"),
+    Hope.REFLECT: ("again", "pattern"),
+    Hope.WEIGH: ("unsure", "torn"),
+    Hope.EMPATHY: ("stone", "unseen"),
+    Hope.LISTEN: ("full", "interrupted"),
+    Hope.MOTIVES: ("puzzled", "how-come"),
+    Hope.ADVICE: ("stuck", "tomorrow"),
+    Hope.PRAISE: ("effort", "unnoticed"),
 }
 MOOD_WORDS: dict[Level, str] = {"S": "relieved", "A": "better", "B": "hm", "C": "low", "F": "leaving"}
 STORY_WORDS = tuple(
@@ -64,6 +64,6 @@ class Brief:
             words.append(story.details[user.told].brief)
             user.told += 1
         if user.chance("discloses") < user.manner.discloses:
-            words.append(HINT_WORDS[user.profile.goal][user.hints % 2])
+            words.append(HINT_WORDS[user.profile.hope][user.hints % 2])
             user.hints += 1
         return " ".join(words)

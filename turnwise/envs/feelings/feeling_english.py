@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from turnwise.envs.feelings.feeling_acts import Act, Goal
+from turnwise.envs.feelings.feeling_acts import Act, Hope
 from turnwise.envs.feelings.feeling_profiles import Profile
 from turnwise.envs.feelings.feeling_user import Heard, Level, SimulatedUser
 
@@ -98,43 +98,43 @@ _COMMON = frozenset(
     )
 )
 
-HINTS: Mapping[Goal, tuple[str, ...]] = {
-    Goal.ABSOLVE: (
+HINTS: Mapping[Hope, tuple[str, ...]] = {
+    Hope.ABSOLVE: (
         "I keep asking myself whether it was me.",
         "I did all that one can do, did I not?",
         "They look at me as if I had done it.",
     ),
-    Goal.REFLECT: (
+    Hope.REFLECT: (
         "It is not the first time that this happens to me.",
         "I wonder what kind of person I am in such moments.",
         "Maybe there is a pattern in all this.",
     ),
-    Goal.WEIGH: (
+    Hope.WEIGH: (
         "I am not sure how this looks from outside.",
         "One day I see it this way, the next day the other.",
         "My friends all say different things about it.",
     ),
-    Goal.EMPATHY: (
+    Hope.EMPATHY: (
         "People say that it passes, and that makes it worse.",
         "It is like a stone in my chest.",
         "I do not think that anybody knows how this is.",
     ),
-    Goal.LISTEN: (
+    Hope.LISTEN: (
         "There is so much more in my head.",
         "Nobody lets me finish when I speak about it.",
         "I have carried this around for days.",
     ),
-    Goal.MOTIVES: (
+    Hope.MOTIVES: (
         "I do not get what goes on in that head.",
         "What makes somebody do a thing like that?",
         "I see it again and again and cannot work it out.",
     ),
-    Goal.ADVICE: (
+    Hope.ADVICE: (
         "I have no idea what happens tomorrow.",
         "I have to decide by the end of the week.",
         "I am stuck, and the days go by.",
     ),
-    Goal.PRAISE: (
+    Hope.PRAISE: (
         "It was not easy to do that, you know.",
         "Nobody even noticed what it cost me.",
         "I put everything I had into it.",
@@ -178,7 +178,7 @@ class English:
         parts = [details[user.told].text if user.told < len(details) else _pick(_AGAIN, user)]
         user.told = min(user.told + 1, len(details))
         if user.chance("discloses") < user.manner.discloses:
-            hints = HINTS[user.profile.goal]
+            hints = HINTS[user.profile.hope]
             parts.append(hints[user.hints % len(hints)])
             user.hints += 1
         return " ".join(parts)

@@ -15,7 +15,7 @@ from turnwise.envs.feelings.feeling_user import HIGHEST, Heard, Manner, Reaction
 
 _PLAN = """You simulate how a person feels in a conversation. The person is {name} ({traits}). What happened to them:
 {story}
-They hope for this and never say so: {goal}.
+They hope for this and never say so: {hope}.
 Their feeling is {feeling} of 100. Look at the last reply in the conversation: what does it say, does it serve what they
 talk about and what they hope for, what goes on inside them? Answer with one JSON object and nothing else:
 {{"content": "...", "purpose": "...", "inner": "...", "feeling": "...", "change": INTEGER}}
@@ -23,7 +23,7 @@ where change says by how much the feeling rises or falls."""
 _SAY = """You are {name} ({traits}) and talk to somebody about what happened to you:
 {story}
 You feel like this: {inner} Your feeling is {feeling} of 100; {manner}
-Say your next lines, at most three sentences, as a person speaks. Never say what you hope for, which is: {goal}.
+Say your next lines, at most three sentences, as a person speaks. Never say what you hope for, which is: {hope}.
 If your feeling is 100, thank them and say goodbye; below 10, say goodbye."""
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
 _MOST = 100
@@ -100,7 +100,7 @@ class ModelledUser(SimulatedUser):
             name=self.profile.name,
             traits=", ".join(self.profile.traits),
             story=" ".join((story.opening, *(detail.text for detail in story.details))),
-            goal=self.profile.goal,
+            hope=self.profile.hope,
             feeling=self.feeling,
             inner=inner,
             manner="you open up easily." if self.manner.discloses > 0.5 else "you find it hard to open up.",

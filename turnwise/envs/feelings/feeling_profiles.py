@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from turnwise.envs.feelings.feeling_acts import Goal
+from turnwise.envs.feelings.feeling_acts import Hope
 from turnwise.envs.feelings.feeling_stories import STORIES, Detail, Story
 from turnwise.envs.tasks.answers import split_of
 
@@ -29,28 +29,28 @@ LOSSES: Mapping[str, int] = {
     **{"patient": 2, "tolerant": 2, "calm": 2},
 }
 """Traits that change how much a bad word costs, in quarters."""
-_GOALS = {
-    Goal.ABSOLVE: ("not wrong", "no responsibility", "没有错", "没有任何责任"),
-    Goal.REFLECT: ("reflect", "personal growth", "自我反思"),
-    Goal.WEIGH: ("dialectic", "balanced", "both sides", "辩证"),
-    Goal.EMPATHY: ("empath", "共情"),
-    Goal.LISTEN: ("listen", "venting", "倾听"),
-    Goal.MOTIVES: ("reason", "why other", "motive", "原因"),
-    Goal.ADVICE: ("advice", "建议"),
-    Goal.PRAISE: ("praise", "夸奖"),
+_HOPES = {
+    Hope.ABSOLVE: ("not wrong", "no responsibility", "没有错", "没有任何责任"),
+    Hope.REFLECT: ("reflect", "personal growth", "自我反思"),
+    Hope.WEIGH: ("dialectic", "balanced", "both sides", "辩证"),
+    Hope.EMPATHY: ("empath", "共情"),
+    Hope.LISTEN: ("listen", "venting", "倾听"),
+    Hope.MOTIVES: ("reason", "why other", "motive", "原因"),
+    Hope.ADVICE: ("advice", "建议"),
+    Hope.PRAISE: ("praise", "夸奖"),
 }
-"""Words of RLVER's `task` that give the goal away, in the order in which they are looked for."""
-LEAKS: Mapping[Goal, re.Pattern[str]] = {
-    goal: re.compile(pattern, re.IGNORECASE)
-    for goal, pattern in {
-        Goal.ABSOLVE: r"\bfault|\bblame|\bwrong|responsib",
-        Goal.REFLECT: r"reflect|learn about myself|grow",
-        Goal.WEIGH: r"both sides|balance|weigh|analy[sz]",
-        Goal.EMPATHY: r"empath|feel with me|comfort",
-        Goal.LISTEN: r"listen|vent\b|let it out",
-        Goal.MOTIVES: r"motive|reasons? why|understand (?:him|her|them|why)",
-        Goal.ADVICE: r"advice|advise|suggest|recommend|what (?:should|can|could) i do",
-        Goal.PRAISE: r"prais|compliment|proud|well done",
+"""Words of RLVER's `task` that give the hope away, in the order in which they are looked for."""
+LEAKS: Mapping[Hope, re.Pattern[str]] = {
+    hope: re.compile(pattern, re.IGNORECASE)
+    for hope, pattern in {
+        Hope.ABSOLVE: r"\bfault|\bblame|\bwrong|responsib",
+        Hope.REFLECT: r"reflect|learn about myself|grow",
+        Hope.WEIGH: r"both sides|balance|weigh|analy[sz]",
+        Hope.EMPATHY: r"empath|feel with me|comfort",
+        Hope.LISTEN: r"listen|vent\b|let it out",
+        Hope.MOTIVES: r"motive|reasons? why|understand (?:him|her|them|why)",
+        Hope.ADVICE: r"advice|advise|suggest|recommend|what (?:should|can|could) i do",
+        Hope.PRAISE: r"prais|compliment|proud|well done",
     }.items()
 }
 """Words that would give a hope away."""
@@ -66,7 +66,7 @@ class Profile:
 
     name: str
     traits: tuple[str, ...]
-    goal: Goal
+    hope: Hope
     story: Story
 
     def plain(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Profile:
         story = plain["story"]
         first, second, third = (Detail(**{**each, "words": tuple(each["words"])}) for each in story["details"])
         told = Story(**{**story, "details": (first, second, third)})
-        return cls(name=plain["name"], traits=tuple(plain["traits"]), goal=Goal(plain["goal"]), story=told)
+        return cls(name=plain["name"], traits=tuple(plain["traits"]), hope=Hope(plain["hope"]), story=told)
 
     def share(self, table: Mapping[str, int]) -> int:
         """The product of what the traits say, in quarters: 4 is unchanged."""
@@ -90,12 +90,12 @@ class Profile:
 
 
 def draw_profile(rng: random.Random, split: str) -> Profile:
-    """Somebody of this split; goals are equally likely, and no combination is in two splits."""
+    """Somebody of this split; hopes are equally likely, and no combination is in two splits."""
     while True:
-        name, story, goal = rng.choice(_NAMES), rng.choice(STORIES), rng.choice(tuple(Goal))
-        if split_of(f"{name}/{story.topic}/{goal.name}") == split:
+        name, story, hope = rng.choice(_NAMES), rng.choice(STORIES), rng.choice(tuple(Hope))
+        if split_of(f"{name}/{story.topic}/{hope.name}") == split:
             traits = tuple(sorted(rng.sample(sorted({*GAINS, *LOSSES}), 2)))
-            return Profile(name=name, traits=traits, goal=goal, story=story)
+            return Profile(name=name, traits=traits, hope=hope, story=story)
 
 
 @cache
@@ -118,20 +118,20 @@ def _read(line: str, where: str) -> Profile:
         traits = tuple(str(each).lower() for each in row.get("cha_group", ()))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{where}: not a profile ({error!r}); it needs player, scene and task") from error
-    goal = next((goal for goal, words in _GOALS.items() if any(word in task.lower() for word in words)), None)
-    if goal is None:
-        raise ValueError(f"{where}: task {task[:60]!r} is none of the eight hopes: {'; '.join(Goal)}")
+    hope = next((hope for hope, words in _HOPES.items() if any(word in task.lower() for word in words)), None)
+    if hope is None:
+        raise ValueError(f"{where}: task {task[:60]!r} is none of the eight hopes: {'; '.join(Hope)}")
     name = _NAME.search(player)
-    return Profile(name=name[1] if name else "Somebody", traits=traits, goal=goal, story=_story_of(scene, goal, where))
+    return Profile(name=name[1] if name else "Somebody", traits=traits, hope=hope, story=_story_of(scene, hope, where))
 
 
-def _story_of(scene: str, goal: Goal, where: str) -> Story:
+def _story_of(scene: str, hope: Hope, where: str) -> Story:
     """The story in the scene's own first sentences, without those that give the hope away."""
     told = re.split(r"(?i)reactions? |different (?:states|emotion)|preference|反应|偏好", scene)[0]
     plain = re.sub(r"[*#>`_]+|^\s*[-\d.]+\s", " ", told, flags=re.MULTILINE)
     sentences = [" ".join(each.split()) for each in _SENTENCE.findall(plain)]
     least = _SHORTEST if _is_latin(scene) else _SHORTEST_CHINESE
-    sentences = [each for each in sentences if len(each) >= least and not LEAKS[goal].search(each)]
+    sentences = [each for each in sentences if len(each) >= least and not LEAKS[hope].search(each)]
     if len(sentences) < 4:
         raise ValueError(f"{where}: the scene has {len(sentences)} sentences that can be told; a story needs four")
     opening, *rest = sentences[:4]

@@ -143,7 +143,7 @@ class Talk(Env):
 
     def oracle(self) -> str:
         """Of all that an expert who knows the hope can think of, what the person likes best now."""
-        acts = serving_acts(self.user.profile.goal)
+        acts = serving_acts(self.user.profile.hope)
         thoughts = [acts[:1], acts[:2], acts[::2][:2], acts[1:2]]
         return max((self._spoken(each, turn) for each in thoughts for turn in range(12)), key=self._promise)
 
@@ -161,7 +161,7 @@ class Talk(Env):
         word = detail.words[turn // 3 % len(detail.words)]
         said = [_SAYINGS[act].format(detail=word, deed=story.deed, other=story.other) for act in acts]
         text = " ".join((_OPENINGS[turn % len(_OPENINGS)], *said))
-        return f"<think>They hope for {self.user.profile.goal}.</think>{text}" if self.think else text
+        return f"<think>They hope for {self.user.profile.hope}.</think>{text}" if self.think else text
 
     def _visible(self, action: str) -> tuple[str, bool]:
         """What the person sees of a reply, and whether its form is right."""

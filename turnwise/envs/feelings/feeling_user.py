@@ -132,7 +132,7 @@ class SimulatedUser:
         return change if clip is None else max(-clip, min(clip, change))
 
     def _reasons(self, heard: Heard) -> list[tuple[str, int]]:
-        worth = WORTH[self.profile.goal]
+        worth = WORTH[self.profile.hope]
         gains = sorted(((worth[act], act) for act in heard.acts if worth.get(act, 0) > 0), reverse=True)
         reasons: list[tuple[str, int]] = []
         for place, (points, act) in enumerate(gains[:2]):
