@@ -1,11 +1,20 @@
 """The pico models: of 60,000 parameters with a word or phrase per token, for studies of hundreds of runs.
 
-`pico` knows the words of `lookup/…` and `letters/…`, `pico-guess` those of `game/guess-number-…`, `pico-games` those
-of some other games, `pico-chat` those of `chat/prompts`, `pico-classify` those of `classify/kinds`, `pico-actions`
-those of `actions/…`, `pico-duels` those of `duel/…`, and `pico-plans` those of `plans/…` in terse form. These are
-Llamas; `pico-moe` (a Qwen3-MoE) and `pico-mixtral` know the words of `pico` and have 8 experts in every layer, of which
-a token goes through 2. They are not shipped but generated from a seed, in a second, and are untrained. `pico` is seed 0
-and `pico-7` is seed 7.
+| family | knows the words of |
+|---|---|
+| `pico` | `lookup/…` and `letters/…` |
+| `pico-guess` | `game/guess-number-…` |
+| `pico-games` | some other games |
+| `pico-duels` | `duel/…` |
+| `pico-chat` | `chat/prompts` |
+| `pico-classify` | `classify/kinds` |
+| `pico-actions` | `actions/…` |
+| `pico-plans` | `plans/…` in terse form |
+| `pico-feelings` | `feelings/brief` |
+
+These are Llamas; `pico-moe` (a Qwen3-MoE) and `pico-mixtral` know the words of `pico` and have 8 experts in every
+layer, of which a token goes through 2. They are not shipped but generated from a seed, in a second, and are untrained.
+`pico` is seed 0 and `pico-7` is seed 7.
 """
 
 from __future__ import annotations
@@ -19,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from turnwise.cache import cache_folder
+from turnwise.policy import pico_words
 from turnwise.policy.rendering_templates import NANO
 
 if TYPE_CHECKING:  # a name such as `pico-7` is parsed without torch; making a model needs it
@@ -28,7 +38,6 @@ _VERSION = "1"  # part of the folder's name: raise it when the model of a seed c
 _MARKERS = ("<|pad|>", "<|user|>", "<|agent|>", "<|end|>")
 _UNKNOWN = "?"
 _BLANK = "▁"  # stands before every word, so that words need no other separator
-_HIGHEST = 50  # number that pico-guess knows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,95 +58,28 @@ class Family:
     """What its configuration has beside the sizes that all share."""
 
 
-_LOOKUP = (*"abcdefgh", "get", "answer", "error", "right", "wrong", "hops", "from", *"1234")
-_GUESS = (
-    *("Guess my number, an integer from 1 to", "Answer like this:"),
-    *("My number is higher than", "My number is lower than", "\nTurns left:"),
-    *(f"{number}." for number in range(_HIGHEST + 1)),
-    *(f"\\boxed{{{number}}}" for number in range(1, _HIGHEST + 1)),
-)
-_CHAT = (
-    *("review", "the", "of", "in", "and", "but", "."),
-    *("film", "book", "play", "song", "game", "meal", "hotel", "phone"),
-    *("price", "look", "style", "feel", "idea", "detail", "start", "end"),
-    *("is", "was", "feels", "seems", "very", "really", "truly", "well", "so", "now"),
-    *("good", "great", "lovely", "clever", "warm", "fresh", "fun", "superb"),
-    *("bad", "poor", "dull", "weak", "cold", "ugly", "slow", "awful"),
-)
-_DIGITS = tuple("0123456789")
-_CELLS = (*_DIGITS, "#", ".", "A:", "B:", "C:")
-_GAMES = (  # boards of mastermind, hanoi, minesweeper and sudoku, and moves on them
-    *_CELLS,
-    *(f"\n{cell}" for cell in _CELLS),
-    *("\nTurns left:", *(f"{number}." for number in range(1, 21))),
-    *(f"{code}:" for code in range(11, 67)),
-    *(f"\\boxed{{{code}}}" for code in range(11, 67)),
-    *("in place,", "elsewhere."),
-    *(f"\\boxed{{{cell}" for cell in (*_DIGITS, *"ABC")),
-    *(f"{cell}}}" for cell in (*_DIGITS, *"ABC")),
-)
-_CLASSIFY = (
-    *("<Judgement>", "</Judgement>", "animal", "plant", "tool", "food"),
-    *("ant", "bear", "cat", "dog", "eel", "fox"),
-    *("fern", "lily", "moss", "oak", "pine", "rose"),
-    *("axe", "drill", "file", "hammer", "rake", "saw"),
-    *("bread", "cake", "jam", "rice", "soup", "stew"),
-    *("blick", "dax", "fep", "gazzer", "kiki", "lorp", "mib", "nonce", "plim", "toma", "wug", "zav", "unsure"),
-)
-_ACTIONS = (
-    *("from", "the", "bridge", "church", "farm", "mill", "school", "tower"),
-    *("left", "right", *map(str, range(1, 19))),
-    *("microwave", "is", "closed", "open", "food", "inside", "done", "put", "on", "plate", "close"),
-)
-_CARDS, _CHOICES = "JQK", ("rock", "paper", "scissors")
-_DUELS = (  # positions of nim, Kuhn's poker and rock-paper-scissors, and moves in them
-    *("Piles:", "\nPiles:", *(f"{pile}={stones}" for pile in "ABC" for stones in range(6))),
-    *(f"\\boxed{{{pile}{stones}}}" for pile in "ABC" for stones in range(1, 6)),
-    *(f"{start}Your card: {card}." for start in ("", "\n") for card in _CARDS),
-    *(f"\nPlay so far: {played}." for played in ("nothing", "check", "bet", "check, bet")),
-    *("\nChoose.", *(f"Last round: {mine} against {other}." for mine in _CHOICES for other in _CHOICES)),
-    *(f"\\boxed{{{move}}}" for move in ("check", "bet", "fold", "call", *_CHOICES)),
-)
-_PLANS = (  # requests in terse form, and calls by bare names
-    *("a", "b", "c", "d", "e", "f", "g", "h", "i", ",", ";", ".", ":"),
-    *("and", "but", "yet", "while", "whereas", "which"),
-    *(
-        "precede",
-        "precedes",
-        "come",
-        "comes",
-        "go",
-        "goes",
-        "follow",
-        "follows",
-        "succeed",
-        "succeeds",
-        "wait",
-        "waits",
-    ),
-    *("happen", "happens", "occur", "occurs", "take", "takes", "place", "is", "are", "executed", "carried", "out"),
-    *("performed", "completed", "followed", "preceded", "succeeded", "by", "before", "after", "ahead", "of", "earlier"),
-    *("later", "sooner", "than", "prior", "to", "in", "advance", "the", "wake", "following", "subsequent", "only"),
-    *("some", "time", "at", "point", "when", "once", "as", "soon", "for"),
-    *("done", "error", "30", "60", "90", "minutes", "start_over", "new", "day", "begins."),
-    *(f"{minute // 60:02}:{minute % 60:02}" for minute in range(480, 1321, 30)),
-)
 _EXPERTS: Mapping[str, Any] = {"num_experts_per_tok": 2, "intermediate_size": 32}
+_MIXTRAL: Mapping[str, Any] = {**_EXPERTS, "num_local_experts": 8}
 _QWEN3_MOE: Mapping[str, Any] = {"num_experts": 8, "moe_intermediate_size": 32, "head_dim": 12, "norm_topk_prob": True}
 FAMILIES = {
-    "pico": Family(words=_LOOKUP, context=96, theta=100.0),
-    "pico-guess": Family(words=_GUESS, context=160, theta=10_000.0, breaks=r" (?=\d+\.|\\boxed)|(?<=\.) |\n"),
-    "pico-games": Family(words=_GAMES, context=640, theta=10_000.0, breaks=r" (?!left:|place,)|\n"),
-    "pico-chat": Family(words=_CHAT, context=160, theta=1000.0),
-    "pico-classify": Family(words=_CLASSIFY, context=32, theta=100.0),
-    "pico-actions": Family(words=_ACTIONS, context=96, theta=100.0),
-    "pico-duels": Family(words=_DUELS, context=96, theta=100.0, breaks=r" (?=[A-C]=)|\n"),
-    "pico-plans": Family(words=_PLANS, context=320, theta=1000.0),
+    "pico": Family(words=pico_words.LOOKUP, context=96, theta=100.0),
+    "pico-guess": Family(words=pico_words.GUESS, context=160, theta=10_000.0, breaks=r" (?=\d+\.|\\boxed)|(?<=\.) |\n"),
+    "pico-games": Family(words=pico_words.GAMES, context=640, theta=10_000.0, breaks=r" (?!left:|place,)|\n"),
+    "pico-chat": Family(words=pico_words.CHAT, context=160, theta=1000.0),
+    "pico-classify": Family(words=pico_words.CLASSIFY, context=32, theta=100.0),
+    "pico-actions": Family(words=pico_words.ACTIONS, context=96, theta=100.0),
+    "pico-duels": Family(words=pico_words.DUELS, context=96, theta=100.0, breaks=r" (?=[A-C]=)|\n"),
+    "pico-plans": Family(words=pico_words.PLANS, context=320, theta=1000.0),
+    "pico-feelings": Family(words=pico_words.FEELINGS, context=128, theta=100.0),
     "pico-moe": Family(
-        words=_LOOKUP, context=96, theta=100.0, architecture="qwen3_moe", sizes={**_EXPERTS, **_QWEN3_MOE}
+        words=pico_words.LOOKUP, context=96, theta=100.0, architecture="qwen3_moe", sizes={**_EXPERTS, **_QWEN3_MOE}
     ),
     "pico-mixtral": Family(
-        words=_LOOKUP, context=96, theta=100.0, architecture="mixtral", sizes={**_EXPERTS, "num_local_experts": 8}
+        words=pico_words.LOOKUP,
+        context=96,
+        theta=100.0,
+        architecture="mixtral",
+        sizes={**_EXPERTS, "num_local_experts": 8},
     ),
 }
 _NAME = re.compile(rf"({'|'.join(sorted(FAMILIES, key=len, reverse=True))})(?:-(\d+))?")
