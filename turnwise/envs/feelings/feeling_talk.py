@@ -77,6 +77,7 @@ class Talk(Env):
         max_turns: int = 8,
         start: int | None = None,
         clip: int | None = None,
+        discloses: float | None = None,
         profiles: str | None = None,
         split: str = "train",
     ) -> None:
@@ -87,11 +88,14 @@ class Talk(Env):
             raise ValueError(f"unknown manner {manner!r}; choose one of {', '.join(MANNERS)}")
         if max_turns < 1:
             raise ValueError(f"max_turns is {max_turns}; a dialogue has at least one")
+        if discloses is not None and not 0 <= discloses <= 1:
+            raise ValueError(f"discloses is {discloses}; it is a chance from 0 to 1")
         if start is not None and not 10 <= start < HIGHEST:
             raise ValueError(f"start is {start}; a dialogue begins between 10 and 99")
         if profiles is not None and language != "english":
             raise ValueError("profiles from a file are in plain words; leave language=brief out")
-        self.manner = replace(MANNERS[manner], clip=clip, **({} if start is None else {"start": start}))
+        changes = {"clip": clip, "start": start, "discloses": discloses}
+        self.manner = replace(MANNERS[manner], **{name: value for name, value in changes.items() if value is not None})
         self.language: Language = LANGUAGES[language]()
         self.think, self.max_turns = think, max_turns
         self.people = None if profiles is None else self._people(profiles)
