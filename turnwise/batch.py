@@ -12,8 +12,8 @@ from torch import Tensor
 
 from turnwise.types import NonFiniteError
 
-ENVIRONMENT, POLICY = 0, 1
-"""Source ids of tokens: written by the environment (prompts, tools, other speakers), or sampled by the policy."""
+ENVIRONMENT, POLICY, OTHERS = 0, 1, 2
+"""Source ids of tokens: written by the environment (prompts, tools), sampled by the policy, or said by other agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,7 @@ class TokenBatch:
 
         ids_T      = [1, 5, 6, 40, 41, 2, 7, 8, 50, 2]
         turn_T     = [-1, -1, -1, 0, 0, 0, -1, -1, 1, 1]   # row of the turn table; -1: not sampled by the policy
+        source_T   = [0, 0, 0, 1, 1, 1, 0, 0, 1, 1]        # who wrote it: environment, policy, or 2 for other agents
         mu_T       = [0, 0, 0, -.1, -.7, -.2, 0, 0, -.3, -.1]
         reward_T   = [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]        # on the last sampled token of the turn
         index_K    = [0, 1]                                # place of the turn in its trajectory

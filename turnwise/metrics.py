@@ -29,7 +29,7 @@ METRICS = {
     "source/extra": "further tries at tasks that few of the first tries solved",
     "loss/policy": "the surrogate's part of the loss",
     "loss/value": "the critic's part of the loss",
-    "loss/ptx": "mean of −log π over the tokens of text that the policy did not play, before `ptx` weighs it",
+    "loss/ptx": "mean of −log π over the tokens of text that gets no credit, before `ptx` or `lm` weighs it",
     **{f"loss/{kind}_term": f"the {kind} regulariser's part of the loss" for kind in REGULARIZERS},
     **{name.replace("turn/", "loss/"): f"over all turns: {text}" for name, text in TURN_METRICS.items()},
     "loss/tokens": "sampled tokens in this step's updates",

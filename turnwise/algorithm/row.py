@@ -16,6 +16,7 @@ from turnwise.ops.facts import Fact, Need, Trait
 NONE = Part(kind="none")
 _LISTS = frozenset({"filters", "reward", "regularizers"})
 _OF_REFERENCE = frozenset({Need.REFERENCE, Need.KL_TO_REFERENCE, Need.KL_FROM_REFERENCE})
+_OF_TEXTS = frozenset({Need.TEXTS, Need.OTHERS_WORDS, Need.SUCCESSES})
 
 
 class Critic(BaseModel):
@@ -149,12 +150,12 @@ class Algorithm(BaseModel):
     @property
     def penalties(self) -> list[Part]:
         """The regularisers of what the policy played."""
-        return [part for part in self.regularizers if Need.TEXTS not in facts("regularizers", part)]
+        return [part for part in self.regularizers if _OF_TEXTS.isdisjoint(facts("regularizers", part))]
 
     @property
     def text_losses(self) -> list[Part]:
-        """The regularisers of text that it did not play."""
-        return [part for part in self.regularizers if Need.TEXTS in facts("regularizers", part)]
+        """The regularisers of text that gets no credit."""
+        return [part for part in self.regularizers if not _OF_TEXTS.isdisjoint(facts("regularizers", part))]
 
 
 def _unknown_axis(axis: str, axes: list[str]) -> str:

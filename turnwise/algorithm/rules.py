@@ -86,6 +86,8 @@ def _loss_refusals(row: Algorithm) -> Iterator[str]:
     kinds = [part.kind for part in row.regularizers]
     for kind in sorted({kind for kind in kinds if kinds.count(kind) > 1}):
         yield f"regularizers has {kind} {kinds.count(kind)} times; write it once, with the sum of their coef"
+    if len(texts := [part.kind for part in row.text_losses]) > 1:
+        yield f"regularizers has {' and '.join(texts)}, and a step has one kind of text; remove one"
     if Need.SAMPLER in row.facts("ratio") and Need.SAMPLER in row.facts("mismatch"):
         yield f"ratio.against=mu already corrects for the sampler; set mismatch to none (it is {row.mismatch.kind})"
     clips = Trait.CLIPS in row.facts("surrogate") or is_silent("surrogate", row.surrogate)

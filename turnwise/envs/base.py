@@ -52,6 +52,7 @@ class Env:
     | `scores` | last step | named numbers about the episode; their means become metrics, `rollout/score_<name>` |
     | `parsed_action` | any step | what the environment understood |
     | `seat` | any, several seats | who reads this observation and acts next (required until the end) |
+    | `heard` | before a turn, several seats | what other seats said in this observation, a list of texts in order |
     | `rewards` | any step, several seats | reward of each seat, by name; the step's `reward` is then the actor's |
 
     Example, a whole environment:

@@ -17,7 +17,8 @@ _FROM_LEARNER = frozenset(
         *(Need.OLD, Need.SAMPLER, Need.REFERENCE, Need.KL_TO_REFERENCE, Need.KL_FROM_REFERENCE),
         Need.OLD_KL,
         *(Need.ENTROPY, Need.COLLISION, Need.GRADIENT, Need.ROUTING, Need.OLD_ROUTING, Need.WHOLE_GROUPS),
-        *(Need.ANSWER_SCORES, Need.PREVIOUS_POLICY, Need.TEXTS, Need.VOCABULARY_MEAN),
+        *(Need.ANSWER_SCORES, Need.PREVIOUS_POLICY, Need.TEXTS, Need.OTHERS_WORDS, Need.SUCCESSES),
+        Need.VOCABULARY_MEAN,
     }
 )
 """Needs that the learner meets; other parts of the row meet the rest, and `resolve` checks those."""

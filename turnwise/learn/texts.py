@@ -14,6 +14,7 @@ from turnwise.batch import TokenBatch
 from turnwise.learn.batches import minibatches, nothing, share_of
 from turnwise.learn.provision import unmet
 from turnwise.learn.selection import has_turns_of
+from turnwise.learn.spoken_words import others_words, successes
 from turnwise.ops.weights import Counts
 from turnwise.rollout.packing import pack
 from turnwise.types import Group, NonFiniteError
@@ -25,19 +26,35 @@ Numbers = dict[str, float]
 
 
 def apart(learner: Learner, groups: Sequence[Group]) -> tuple[list[Group], TokenBatch | None]:
-    """The groups that get credit, and this rank's share of the text beside them: groups that the policy did not play.
+    """The groups that get credit, and this rank's share of the text that the row imitates beside them.
 
-    Rows without a loss for text give credit to all groups.
+    That is groups that the policy did not play, which then get no credit; or words of those that it did play. Rows
+    without a loss for text give credit to all groups.
     """
     if Need.TEXTS not in learner.needs:
-        return list(groups), None
+        return list(groups), _of_episodes(learner, groups)
     played = [any(trajectory.is_own for trajectory in group.trajectories) for group in groups]
     texts = [group for group, is_played in zip(groups, played, strict=True) if not is_played]
     texts = [group for group in texts if has_turns_of(learner.name, group)]
     if not texts:
         raise ValueError(unmet(learner.row, Need.TEXTS, "these groups have none: add demonstrations to source.mix"))
-    batch = share_of(pack(texts, policy=learner.name), learner.ranks).to(learner.policy.device)
-    return [group for group, is_played in zip(groups, played, strict=True) if is_played], batch
+    return [group for group, is_played in zip(groups, played, strict=True) if is_played], _packed(learner, texts)
+
+
+def _of_episodes(learner: Learner, groups: Sequence[Group]) -> TokenBatch | None:
+    """Words of the step's own episodes; None if the row asks for none, or nobody has said any."""
+    if Need.OTHERS_WORDS in learner.needs:
+        chosen = others_words
+    elif Need.SUCCESSES in learner.needs:
+        chosen = successes
+    else:
+        return None
+    texts = [text for group in groups if (text := chosen(group, learner.name)).trajectories]
+    return _packed(learner, texts) if texts else None
+
+
+def _packed(learner: Learner, texts: Sequence[Group]) -> TokenBatch:
+    return share_of(pack(texts, policy=learner.name), learner.ranks).to(learner.policy.device)
 
 
 def with_texts(

@@ -43,6 +43,8 @@ class Need(StrEnum):
     KL_CONTROL = "a coefficient that follows the KL to the reference (history.kl_coef)"
     """Of a part with the options coef, target and gain."""
     TEXTS = "text that the policy did not play (source.mix)"
+    OTHERS_WORDS = "the words of other agents in its episodes (source_T)"
+    SUCCESSES = "its own episodes that succeeded"
     WINS = "win probabilities (extra_T['wins'])"
     WHOLE_GROUPS = "whole groups in every minibatch, micro-batch and rank"
     CLIPPING = "a surrogate that clips"

@@ -96,6 +96,25 @@ def ptx(batch: TokenBatch, scores: Scores, *, coef: NonNegative = 1.0) -> Tensor
     return -coef * scores.logprob_T
 
 
+@formula(lambda options: f"coef · −log π(x_t) over {_LM_TEXTS[options['of']]}")
+@declares(Need.OTHERS_WORDS, of="others")
+@declares(Need.SUCCESSES, of="successes")
+def lm(
+    batch: TokenBatch, scores: Scores, *, coef: NonNegative = 1.0, of: Literal["others", "successes"] = "others"
+) -> Tensor:
+    """Learn from what was said, whatever it earned: a language-model loss beside the policy's own.
+
+        − coef · log π(x_t)        (mean over the tokens of the step's text)
+
+    The batch is what other agents said in the step's episodes, such as a teacher; or what the policy itself said in
+    those that succeeded. What the environment wrote is in neither. LTC (2310.01444); its weight is not known [M].
+    """
+    return -coef * scores.logprob_T
+
+
+_LM_TEXTS = {"others": "what other agents said", "successes": "its own words in episodes that succeeded"}
+
+
 def token_entropy(logits_TV: Tensor) -> Tensor:
     """H = − Σ_v π_v log π_v, for `Scores.entropy_T` when all logits are in memory."""
     log_p = logits_TV.log_softmax(-1)
@@ -107,4 +126,4 @@ def collision(logits_TV: Tensor) -> Tensor:
     return torch.softmax(logits_TV, -1).square().sum(-1)
 
 
-REGULARIZERS = {"kl": kl, "entropy": entropy, "ptx": ptx}
+REGULARIZERS = {"kl": kl, "entropy": entropy, "ptx": ptx, "lm": lm}

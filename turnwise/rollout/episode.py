@@ -307,6 +307,7 @@ def _turn(action: Action, observation: str, info: Info, seconds: float) -> Turn:
         policy=action.policy,
         policy_version=action.policy_version,
         restarts=action.restarts,
+        heard=action.heard,
         observation=observation,
         action=action.text,
         valid=action.stop is None,  # a cut turn is not an action: the environment never sees it

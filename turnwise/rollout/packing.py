@@ -12,7 +12,7 @@ from typing import Any, SupportsFloat
 import torch
 from torch import Tensor
 
-from turnwise.batch import ENVIRONMENT, POLICY, TokenBatch
+from turnwise.batch import ENVIRONMENT, OTHERS, POLICY, TokenBatch
 from turnwise.types import ANY_EXPERT, Group, StopReason, Trajectory, Turn
 
 _ROUNDING = 1e-3
@@ -30,6 +30,7 @@ def pack(groups: Iterable[Group], *, policy: str | None = None, dtype: torch.dty
     - `mu_T` is NaN where the sampler is unknown, as in an expert's turn; unassigned if it is unknown for every turn.
     - With `policy` only its turns are trained on: other policies' tokens are context, and trajectories without its
       turns are left out.
+    - `source_T` says who wrote each token: the environment, the policy, or other agents (`Turn.heard`).
     - `bootstrap_S` is NaN where a truncated trajectory waits for the critic's value, unassigned if all of them do.
     """
     columns, ids = _Columns(), set[str]()
@@ -67,9 +68,10 @@ def _seen_by(policy: str, trajectory: Trajectory) -> Trajectory | None:
             turns.append(replace(turn, reward=turn.reward + early))
             early = 0.0
         else:  # text before its first turn belongs to that turn
-            heard = [*turn.prompt_ids, *turn.sampled_ids]
+            ids = [*turn.prompt_ids, *turn.sampled_ids]
+            heard = [*turn.heard, (len(turn.prompt_ids), len(ids))]
             reward = turn.reward if has_spoken else 0.0
-            turns.append(replace(turn, prompt_ids=heard, sampled_ids=(), logprobs=None, reward=reward))
+            turns.append(replace(turn, prompt_ids=ids, heard=heard, sampled_ids=(), logprobs=None, reward=reward))
             early += turn.reward - reward
     return replace(trajectory, turns=turns)
 
@@ -163,7 +165,12 @@ def _add_turn(columns: _Columns, turn: Turn, index: int, group: int) -> None:
     columns.turn_index.append(index)
     columns.version.append(turn.policy_version)
     columns.anchor.append(_anchor(columns, group, turn.state_key))
+    first = len(columns.ids)
     _append(columns, turn.prompt_ids, turn=-1)
+    for start, end in turn.heard:
+        if not 0 <= start <= end <= len(turn.prompt_ids):
+            raise ValueError(f"{where}: heard has ({start}, {end}) for {len(turn.prompt_ids)} prompt ids; shorten it")
+        columns.source[first + start : first + end] = [OTHERS] * (end - start)
     _append(columns, turn.sampled_ids, turn=len(columns.turn_sequence) - 1, logprobs=turn.logprobs)
     if len(turn.sampled_ids):
         _add_streams(columns, turn.streams, where)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from turnwise.engine.contract import Engine, EngineError, Finish, SamplingParams
 from turnwise.envs.faults import EpisodeError
+from turnwise.policy.heard_words import heard_spans
 from turnwise.policy.rendering import Conversation, Prompt, Renderer
 from turnwise.rollout.agents import Action, Agent, View
 from turnwise.rollout.token_checks import check_completion
@@ -80,6 +81,7 @@ class PolicyAgent(Agent):
             policy=self._policy,
             policy_version=completion.policy_version,
             restarts=prompt.restarts,
+            heard=heard_spans(self._renderer, prompt.ids, view.info.get("heard", ())),
             streams={"routing": completion.routing} if completion.routing else {},
             stop=_STOPS.get(completion.finish),
         )

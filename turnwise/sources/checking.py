@@ -43,7 +43,10 @@ def _refusals(recipe: Recipe) -> Iterator[str]:
     if plays and not any(plays) and (source.tasks != SourceChoice().tasks or source.expert):
         key = "expert" if source.expert else "tasks"
         yield f"source.{key} is about tasks that are played, but source.mix plays none; add played to it"
-    is_mixed, imitates = any(plays) and not all(plays), [part.kind for part in row.text_losses]
+    is_mixed, imitates = (
+        any(plays) and not all(plays),
+        [part.kind for part in row.text_losses if Need.TEXTS in row.needs],
+    )
     if imitates and not is_mixed:
         yield (
             f"regularizers={imitates[0]} learns from text beside what is played; add some: "
