@@ -133,6 +133,7 @@ def test_each_part_of_a_claim_has_its_verdict(claim, tmp_path):
         ({"metric": "turns", "minus": "start", "at_most": 0}, "-2.00 (95% -2.00 to -2.00), 3 seeds"),
         ({"metric": "eval/meteor", "over": "peak", "at_most": 0.8}, "0.62 (95% 0.62 to 0.62), 3 seeds"),
         ({"metric": "turns", "peak": True, "at_most": 9}, "9.00 (95% 9.00 to 9.00), 3 seeds"),
+        ({"metric": "eval/meteor", "over": "eval/turns", "at_most": 1}, "0.10 (95% 0.09 to 0.11), 3 seeds"),
         ({"metric": "loss/clip_fraction", "over": "undiscounted", "at_least": 1}, "1.00 (95% 1.00 to 1.00), 3 seeds"),
     ],
 )
