@@ -22,7 +22,7 @@ ENTRY_POINT_GROUP = "turnwise.envs"
 
 _BUILT_IN = tuple(
     f"turnwise.envs.{package}"
-    for package in "games cards duels search tasks chat ltc classify feelings plans adapters".split()
+    for package in ["games", "cards", "duels", "search", "tasks", "chat", "ltc", "classify", "feelings", "plans", "adapters"]
 )
 _FIELD = re.compile(r"\{(\w+)(:int)?\}")
 _ID, _PLACE = re.compile(r"\S+"), re.compile(r"[\w.]+:\w+")
