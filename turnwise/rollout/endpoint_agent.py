@@ -1,13 +1,8 @@
-<<<<<<< HEAD
 """A chat model behind an OpenAI-compatible address as an agent."""
-=======
-"""A chat model behind an OpenAI-compatible address as an agent; nobody learns from what it says."""
->>>>>>> 3a2e0ce (turnwise tournament: round robin of agents, models and servers with ratings, HTML and JSON)
 
 from __future__ import annotations
 
 import asyncio
-<<<<<<< HEAD
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -77,36 +72,10 @@ class EndpointAgent(Agent):
         chat.made = None
         text = chat.record(await self._ask(chat))
         return Action(text=chat.next_call() if chat.calls else text)
-=======
-
-from turnwise.chat_endpoint import ChatEndpoint
-from turnwise.rollout.agents import Action, Agent, View
-from turnwise.types import Trajectory
-
-
-class EndpointAgent(Agent):
-    """Plays with a model on a server: `EndpointAgent(ChatEndpoint("http://127.0.0.1:8000/v1", model="mine"))`."""
-
-    def __init__(self, endpoint: ChatEndpoint, *, at_once: int = 8) -> None:
-        """`at_once` is the most requests at a time."""
-        self._endpoint, self._free = endpoint, asyncio.Semaphore(at_once)
-        self._chats: dict[tuple[str, str], list[dict[str, str]]] = {}
-
-    async def act(self, view: View) -> Action:
-        """The model's reply to the conversation so far."""
-        key = (view.episode, view.seat)
-        chat = [] if view.turn == 0 else self._chats[key]
-        chat = [*chat, {"role": "user", "content": view.observation}]
-        async with self._free:
-            text = await asyncio.to_thread(self._endpoint.reply, chat)
-        self._chats[key] = [*chat, {"role": "assistant", "content": text}]
-        return Action(text=text)
->>>>>>> 3a2e0ce (turnwise tournament: round robin of agents, models and servers with ratings, HTML and JSON)
 
     async def end(self, trajectory: Trajectory) -> None:
         """Forget the conversation."""
         self._chats.pop((trajectory.episode, trajectory.seat), None)
-<<<<<<< HEAD
 
     async def _ask(self, chat: _Chat) -> dict[str, Any]:
         tools = {"tools": list(chat.tools)} if chat.tools else {}
@@ -114,5 +83,3 @@ class EndpointAgent(Agent):
             return await asyncio.to_thread(self._endpoint.complete, chat.messages, **tools)
         except ConnectionError as error:
             raise EpisodeError(str(error), culprit="agent") from error
-=======
->>>>>>> 3a2e0ce (turnwise tournament: round robin of agents, models and servers with ratings, HTML and JSON)

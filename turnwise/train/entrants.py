@@ -38,7 +38,7 @@ class Entrants:
     def play(self, specs: Sequence[EpisodeSpec], seated: Mapping[str, Agent]) -> list[Group]:
         """Play episodes with an agent at each seat."""
         if self.player is not None:
-            return self.player.play(specs, agents=seated)
+            return self.player.play_with(specs, seated)
         return finish(self._play(specs, seated))
 
     async def _play(self, specs: Sequence[EpisodeSpec], seated: Mapping[str, Agent]) -> list[Group]:
