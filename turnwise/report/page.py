@@ -22,6 +22,7 @@ SCRIPTS = (
     "episodes.js",
     "imitation.js",
     "measures.js",
+    "league.js",
     "report.js",
 )
 """In order of dependency; together they are one script."""
