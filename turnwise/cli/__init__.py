@@ -20,6 +20,7 @@ from turnwise.cli import (
     reproduction,
     rewarding,
     testing,
+    tournaments,
     training,
 )
 from turnwise.outside import look_in
@@ -60,6 +61,7 @@ COMMANDS = {
     "resume": training.resume,
     "eval": training.evaluate,
     "reward-model": rewarding.reward_model,
+    "tournament": tournaments.tournament,
     "compare": comparing.compare,
     "report": report.report,
     "reproduce": reproduction.reproduce,

@@ -12,7 +12,6 @@ import typer
 from rich.text import Text
 
 from turnwise.cli.common import Trust, bare_table, console, one_message, parse_settings
-from turnwise.cli.training import find_model
 from turnwise.trust import trusting
 
 if TYPE_CHECKING:
@@ -109,11 +108,11 @@ def _endpoint(
 def _policy(name: str, options: dict[str, Any], limits: dict[str, Any]) -> Iterator[Opened]:
     """A model of ours; a run that learned to plan is tested in the form that it learned."""
     from turnwise.evaluate.plan_tests import FAMILY
+    from turnwise.recipe.loading import find_model
     from turnwise.train.stages import playing
 
-    changes = [f"rollout.max_turns={_TURNS}"]
-    changes += [f"rollout.max_tokens={limits['max_tokens']}"] if limits["max_tokens"] is not None else []
-    recipe, weights = find_model(name, changes)
+    tokens = {"max_tokens": limits["max_tokens"]} if limits["max_tokens"] is not None else {}
+    recipe, weights = find_model(name, {"rollout": {"max_turns": _TURNS, **tokens}})
     learned = dict(recipe.env.kwargs) if recipe.env.id.startswith(FAMILY) else {"protocol": "calls"}
     with playing(recipe, weights) as (player, _):
 

@@ -121,7 +121,9 @@ def evaluate(
     with one_message(), trusting(trust), together():
         options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
-        recipe, weights = find_model(model, [*given, *(changes or [])])
+        from turnwise.recipe.loading import find_model
+
+        recipe, weights = find_model(model, parse_settings([*given, *(changes or [])]))
         if recipe.stage == "preference" and not any(each.startswith("env") for each in (*given, *(changes or []))):
             raise ValueError(
                 f"{model} learned from pairs and was trained in no environment; say where to play, such as "
@@ -198,24 +200,6 @@ def new_folder(folder: Path | None, *, default: Path) -> Path:
 
 def _is_taken(folder: Path) -> bool:
     return any(folder.iterdir()) if folder.is_dir() else folder.exists()
-
-
-def find_model(name: str, changes: list[str]) -> tuple[Recipe, str | Path]:
-    """The recipe and weights to play: those of a run, of one of its checkpoints, or of a model by name."""
-    from turnwise.recipe.loading import load_recipe, newest_weights
-    from turnwise.runs import RunFolder
-    from turnwise.runs.checkpoints import require_whole
-
-    folder = Path(name)
-    is_path = name.startswith((".", "/", "runs/")) or ("/" in name and folder.parent.is_dir())
-    if is_path and not folder.exists():
-        raise ValueError(f"there is no folder {name}; give a run folder, a model folder or a model name")
-    run = folder.parent.parent if folder.parent.name == "checkpoints" else folder
-    if not (run / "meta.json").is_file():
-        return load_recipe(None, parse_settings([f"model.name={json.dumps(name)}", *changes])), name
-    RunFolder.open(run)  # a damaged run raises its own message
-    weights = newest_weights(run) if run == folder else require_whole(folder)
-    return load_recipe(run / "config.yaml", parse_settings(changes)), weights
 
 
 @contextmanager

@@ -43,12 +43,12 @@ ACTIONS = (
     *("left", "right", *map(str, range(1, 19))),
     *("microwave", "is", "closed", "open", "food", "inside", "done", "put", "on", "plate", "close"),
 )
-_CARDS, _CHOICES = "JQK", ("rock", "paper", "scissors")
+_CHOICES = ("rock", "paper", "scissors")
 DUELS = (  # positions of nim, Kuhn's poker and rock-paper-scissors, and moves in them
     *("Piles:", "\nPiles:", *(f"{pile}={stones}" for pile in "ABC" for stones in range(6))),
     *(f"\\boxed{{{pile}{stones}}}" for pile in "ABC" for stones in range(1, 6)),
-    *(f"{start}Your card: {card}." for start in ("", "\n") for card in _CARDS),
-    *(f"\nPlay so far: {played}." for played in ("nothing", "check", "bet", "check, bet")),
+    *(f"\nYou hold {card}. Play so far: {played}." for card in "JQK" for played in ("nothing", "check", "bet")),
+    *(f"You hold {card}. Play so far: check, bet." for card in "JQK"),
     *("\nChoose.", *(f"Last round: {mine} against {other}." for mine in _CHOICES for other in _CHOICES)),
     *(f"\\boxed{{{move}}}" for move in ("check", "bet", "fold", "call", *_CHOICES)),
 )

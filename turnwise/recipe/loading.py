@@ -19,8 +19,8 @@ from turnwise.recipe.ingredients import SourceChoice
 from turnwise.recipe.layers import Layer, join, read_layers
 from turnwise.recipe.schema import EnvChoice, ModelChoice, Recipe
 from turnwise.recipe.seating import written_out
-from turnwise.runs.checkpoints import Checkpoints
-from turnwise.runs.folder import CONFIG, META
+from turnwise.runs.checkpoints import Checkpoints, require_whole
+from turnwise.runs.folder import CONFIG, META, RunFolder
 from turnwise.strict_yaml import parse, read_text
 from turnwise.trust import require_trust
 
@@ -80,6 +80,23 @@ def newest_weights(run: Path) -> Path:
         if (checkpoint := Checkpoints(stage / "checkpoints").latest()) is not None:
             return checkpoint
     raise ValueError(f"{run} has no complete checkpoint yet; continue with `turnwise resume {run}`")
+
+
+def find_model(name: str, changes: Mapping[str, Any]) -> tuple[Recipe, str | Path]:
+    """The recipe and weights to play: those of a run, of one of its checkpoints, or of a model by name."""
+    folder = Path(name)
+    is_path = name.startswith((".", "/", "runs/")) or ("/" in name and folder.parent.is_dir())
+    if is_path and not folder.exists():
+        raise ValueError(f"there is no folder {name}; give a run folder, a model folder or a model name")
+    run = folder.parent.parent if folder.parent.name == "checkpoints" else folder
+    if not (run / META).is_file():
+        model = changes.get("model", {})
+        return load_recipe(
+            None, {**changes, "model": {"name": name, **model} if isinstance(model, Mapping) else model}
+        ), name
+    RunFolder.open(run)  # a damaged run raises its own message
+    weights = newest_weights(run) if run == folder else require_whole(folder)
+    return load_recipe(run / CONFIG, changes), weights
 
 
 def one_model(checkpoint: Path) -> Path:

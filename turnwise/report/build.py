@@ -27,6 +27,7 @@ from turnwise.report.panels import (
 )
 from turnwise.report.summary import final_success, summarize_run
 from turnwise.runs.reading import Row, RunData, read_run
+from turnwise.runs.rows import is_number
 from turnwise.words import counted
 
 MOST_EVENTS = 300
@@ -34,6 +35,8 @@ MOST_RUNS_IN_FULL = 8
 """With more runs than this, every run has its curves and microscope, but only the named panels."""
 MOST_INCIDENTS_WITH_EPISODES = 3
 """Incidents whose steps are in the sample of episodes."""
+LEAGUE = "league"
+"""The kind of event that has a table of ratings."""
 SFT = "sft"
 """The folder of the imitation stage inside a run's own."""
 _EVALUATED = tuple(panel.evaluation for panel in PANELS if panel.evaluation)
@@ -100,6 +103,7 @@ def _run(run: RunData, sample: Sample, budget: float, *, full: bool) -> dict[str
     incidents = [event["step"] for event in run.incidents[:MOST_INCIDENTS_WITH_EPISODES]]
     near = [onset.step, *incidents] if onset else incidents
     episodes = sample_episodes(run, sample, budget=budget, near=near)
+    events = [event for event in run.events if event.get("kind") != LEAGUE]
     return {
         "name": run.name,
         "algorithm": run.algorithm,
@@ -112,8 +116,9 @@ def _run(run: RunData, sample: Sample, budget: float, *, full: bool) -> dict[str
         "measures": held_out_measures(run.evals),
         "imitation": _imitation(run),
         "heat": heat_maps(run.turns),
-        "events": [*map(_command, run.history), *map(_event, run.events[:MOST_EVENTS])],
-        "events_left_out": max(0, len(run.events) - MOST_EVENTS),
+        "league": _league(run),
+        "events": [*map(_command, run.history), *map(_event, events[:MOST_EVENTS])],
+        "events_left_out": max(0, len(events) - MOST_EVENTS),
         **episodes,
         "problems": run.problems,
     }
@@ -129,6 +134,18 @@ def _imitation(run: RunData) -> dict[str, Any] | None:
         "steps": stage.metrics[-1]["step"] if stage.metrics else 0,
         "final": final_success(stage),
     }
+
+
+def _league(run: RunData) -> list[Row]:
+    """The newest table of ratings, without rows that a damaged journal may have."""
+    tables = [event.get("table") for event in run.events if event.get("kind") == LEAGUE]
+    rows: list[Any] = tables[-1] if tables and isinstance(tables[-1], list) else []
+    numbers = ("rating", "low", "high", "games", "score")
+    return [
+        {"player": str(row.get("player")), **{name: rounded(row[name]) for name in numbers}}
+        for row in rows
+        if isinstance(row, dict) and all(is_number(row.get(name)) for name in numbers)
+    ]
 
 
 def _evaluations(run: RunData) -> list[Row]:

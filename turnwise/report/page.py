@@ -22,6 +22,7 @@ SCRIPTS = (
     "episodes.js",
     "imitation.js",
     "measures.js",
+    "league.js",
     "report.js",
 )
 """In order of dependency; together they are one script."""
@@ -32,10 +33,10 @@ _UNSAFE = {character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u20
 
 def render_page(data: dict[str, Any]) -> str:
     """The whole page. Nothing in `data` becomes markup: it is embedded as JSON, and the script only sets text."""
-    script = "\n".join(["(() => {", '"use strict";', *(_asset(name) for name in SCRIPTS), "})();"])
-    style = "\n".join(_asset(name) for name in STYLES)
-    return Template(_asset("report.html")).substitute(
-        script_hash=_hash(script), style_hash=_hash(style), script=script, style=style, data=escape_json(data)
+    script = "\n".join(["(() => {", '"use strict";', *(read_asset(name) for name in SCRIPTS), "})();"])
+    style = "\n".join(read_asset(name) for name in STYLES)
+    return Template(read_asset("report.html")).substitute(
+        script_hash=digest(script), style_hash=digest(style), script=script, style=style, data=escape_json(data)
     )
 
 
@@ -48,9 +49,11 @@ def escape_json(data: Any) -> str:
     )
 
 
-def _asset(name: str) -> str:
+def read_asset(name: str) -> str:
+    """The text of a file of the page."""
     return (resources.files("turnwise.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def digest(text: str) -> str:
+    """What a content security policy calls an inline script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

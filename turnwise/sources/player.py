@@ -132,8 +132,7 @@ class Player:
 
     def agents(self, temperature: float | None = None, alone: str | None = None) -> Agents:
         """Who plays each seat, or the policy that plays them all; by default policies sample as in training."""
-        sampling = self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
-        speakers = {voice.name: self._speaker(voice, sampling) for voice in self._cast.voices}
+        speakers = self.speakers(temperature)
         if alone is not None:
             return speakers[alone]
         if not self._cast.seats:
@@ -141,15 +140,24 @@ class Player:
             return only
         return {seat: _agent(player, speakers) for seat, player in self._cast.seats.items()}
 
+    def speakers(self, temperature: float | None = None) -> dict[str, PolicyAgent]:
+        """The agent of every voice."""
+        sampling = self._sampling if temperature is None else replace(self._sampling, temperature=temperature)
+        return {voice.name: self._speaker(voice, sampling) for voice in self._cast.voices}
+
     def play(
         self, specs: Sequence[EpisodeSpec], temperature: float | None = None, *, alone: str | None = None
     ) -> list[Group]:
         """All episodes, in the order of the specs. Each rank plays its share of the tasks, and all get all groups."""
+        return self.play_with(specs, self.agents(temperature, alone))
+
+    def play_with(self, specs: Sequence[EpisodeSpec], agents: Agents) -> list[Group]:
+        """The same with these agents at the seats."""
         tasks: dict[str, list[EpisodeSpec]] = {}
         for spec in specs:
             tasks.setdefault(spec.group_id, []).append(spec)
         mine = [spec for task in self.mine(list(tasks.values())) for spec in task]
-        groups = in_groups(self._runner.run(self._play(mine, self.agents(temperature, alone)))) if mine else []
+        groups = in_groups(self._runner.run(self._play(mine, agents))) if mine else []
         return [group for played in self._ranks.gather(groups) for group in played]
 
     def mine(self, tasks: Sequence[Item]) -> list[Item]:

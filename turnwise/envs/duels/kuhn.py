@@ -52,7 +52,7 @@ class Kuhn:
 
     def sees(self, state: Hands, seat: int) -> str:
         """The seat's own card, and every move."""
-        return f"Your card: {state.cards[seat]}.\nPlay so far: {', '.join(state.played) or 'nothing'}."
+        return f"You hold {state.cards[seat]}. Play so far: {', '.join(state.played) or 'nothing'}."
 
     def payoff(self, state: Hands) -> float:
         """Half a point for a chip."""

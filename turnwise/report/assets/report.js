@@ -229,6 +229,7 @@ function draw() {
     DATA.comparison ? comparisonChapter() : null,
     curvesChapter(),
     measuresChapter(),
+    leagueChapter(),
     imitationChapter(),
     microscopeChapter(),
     eventsChapter(),

@@ -1,0 +1,105 @@
+"""The command that lets agents play against each other."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Column
+from rich.text import Text
+
+from turnwise.cli.common import Trust, bare_table, console, one_message, parse_settings
+from turnwise.trust import trusting
+from turnwise.untrusted import printable
+from turnwise.words import counted
+
+if TYPE_CHECKING:
+    from turnwise.evaluate.tournament import Tournament
+
+_NAME = re.compile(r"[\w.@-]+")
+
+
+def tournament(
+    env: Annotated[str, typer.Argument(metavar="ENV", help="A game of several seats, such as duel/kuhn.")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Arguments of the environment: rounds=3")
+    ] = None,
+    player: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="NAME=WHAT, repeated: random, oracle, package.module:Class, a run or model folder, or "
+            "http://HOST/v1#MODEL.",
+        ),
+    ] = None,
+    games: Annotated[int, typer.Option(min=1, help="Games of every table in each rotation of its players.")] = 64,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature of models; 0 is greedy.")] = 1.0,
+    max_turns: Annotated[int, typer.Option(min=1, help="Maximum turns of a seat.")] = 64,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens of a model's turn.")] = 256,
+    seed: Annotated[int, typer.Option(help="Decides what models and mixed agents draw.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1.")] = "auto",
+    html: Annotated[Path | None, typer.Option(help="Write the tables to this HTML file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
+    trust: Trust = False,
+) -> None:
+    """Let agents meet in a round robin with rotated seats, and rate them on Elo's scale with 95% intervals."""
+    with one_message(), trusting(trust):
+        players = _read_players(player or [])
+        from turnwise.envs.process import EnvSource
+        from turnwise.evaluate.tournament import play_tournament
+        from turnwise.recipe.schema import Rollout
+        from turnwise.train.entrants import entering
+
+        source = EnvSource(env=env, kwargs=parse_settings(settings))
+        source.check()
+        rollout = Rollout(max_turns=max_turns, max_tokens=max_tokens)
+        with entering(players, rollout=rollout, temperature=temperature, seed=seed, device=device) as entrants:
+            outcome = play_tournament(source, entrants.agents, entrants.play, games=games)
+        if not outcome.games:
+            raise ValueError(f"every game of {env} failed; the last error: {outcome.last_error}")
+        if html is not None:
+            from turnwise.report.tournament_page import write_tournament
+
+            write_tournament(outcome.as_row(), players, html)
+    if as_json:
+        typer.echo(json.dumps(outcome.as_row()))
+        return
+    _show(outcome)
+    if html is not None:
+        typer.echo(f"{html}; open it in a browser")
+
+
+def _read_players(given: list[str]) -> dict[str, str]:
+    """What plays under each name."""
+    players: dict[str, str] = {}
+    for each in given:
+        name, equals, what = each.partition("=")
+        if not equals or not what or not _NAME.fullmatch(name):
+            raise ValueError(f"cannot read --player {each!r}; write NAME=WHAT, such as expert=oracle")
+        if name in players:
+            raise ValueError(f"two players are called {name}; give one of them another name")
+        players[name] = what
+    if len(players) < 2:
+        raise ValueError("a tournament needs at least two players, such as --player a=random --player b=oracle")
+    return players
+
+
+def _show(outcome: Tournament) -> None:
+    numbers = ("rating", "95% interval", "points", "reward", "legal", "games")
+    table = bare_table("player", *(Column(name, justify="right") for name in numbers))
+    for each in outcome.standings:
+        rating = each.rating
+        table.add_row(
+            Text(printable(rating.player)),
+            f"{rating.value:.0f}",
+            f"{rating.interval.low:.0f} to {rating.interval.high:.0f}",
+            f"{rating.score:.1%}",
+            f"{each.reward:+.3f}",
+            "" if each.valid is None else f"{each.valid:.1%}",
+            f"{rating.games:.0f}",
+        )
+    console().print(table)
+    failed = f", {outcome.faults} failed ({printable(outcome.last_error)})" if outcome.faults else ""
+    typer.echo(f"{outcome.env}: {counted(outcome.games, 'game')}{failed}")

@@ -1,0 +1,136 @@
+"""A round robin of agents on a game of several seats: who meets whom, what they earn, and their ratings."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from statistics import fmean
+from typing import Any
+
+from turnwise.envs.faults import close_quietly
+from turnwise.envs.process import EnvSource
+from turnwise.evaluate.ratings import Rating, Result, rate
+from turnwise.rollout.agents import Agent
+from turnwise.rollout.episode import EpisodeSpec
+from turnwise.types import Group, Trajectory
+
+Play = Callable[[Sequence[EpisodeSpec], Mapping[str, Agent]], list[Group]]
+"""Plays episodes with an agent at each seat."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One player's row of the table."""
+
+    rating: Rating
+    reward: float
+    """Mean over its games."""
+    valid: float | None
+    """The share of its turns that were legal; None without a turn."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tournament:
+    """What came of it: standings, the best first, and the games of every pair."""
+
+    env: str
+    games: int
+    """Episodes that were played to their end."""
+    faults: int
+    """Episodes that failed and do not count."""
+    last_error: str
+    standings: list[Standing]
+    results: list[Result]
+
+    def as_row(self) -> dict[str, Any]:
+        """As plain data."""
+        standings = [
+            {
+                "player": each.rating.player,
+                "rating": each.rating.value,
+                "low": each.rating.interval.low,
+                "high": each.rating.interval.high,
+                "games": each.rating.games,
+                "score": each.rating.score,
+                "reward": each.reward,
+                "valid": each.valid,
+            }
+            for each in self.standings
+        ]
+        rest = {key: value for key, value in asdict(self).items() if key not in ("standings", "results")}
+        return {**rest, "standings": standings, "results": [result._asdict() for result in self.results]}
+
+
+def play_tournament(source: EnvSource, agents: Mapping[str, Agent], play: Play, *, games: int) -> Tournament:
+    """Let all meet all: every table plays the same `games` seeds in every rotation of its players."""
+    seats = _seats_of(source)
+    if len(agents) < len(seats):
+        raise ValueError(
+            f"{source.name} has {len(seats)} seats, but there are {len(agents)} players; name more with --player, "
+            "the same agent under several names if you like"
+        )
+    tables: dict[tuple[str, ...], list[list[Trajectory]]] = {}
+    for table in rotations(sorted(agents), len(seats)):
+        seated = {seat: agents[player] for seat, player in zip(seats, table, strict=True)}
+        name = "-".join(table)
+        specs = [EpisodeSpec.of(source, seed=seed, group=f"{name}:{seed}") for seed in range(games)]
+        tables[table] = list(_by_episode(play(specs, seated)))
+    return _sum_up(source.name, seats, tables)
+
+
+def rotations(players: Sequence[str], seats: int) -> Iterator[tuple[str, ...]]:
+    """Every choice of players for a table, with each of them once at every seat."""
+    for chosen in combinations(players, seats):
+        for turn in range(seats):
+            yield chosen[turn:] + chosen[:turn]
+
+
+def _seats_of(source: EnvSource) -> tuple[str, ...]:
+    env = source.build()
+    try:
+        seats = tuple(env.seats)
+    finally:
+        close_quietly(env)
+    if len(seats) < 2:
+        raise ValueError(f"{source.name} has one seat, so nobody can meet; `turnwise eval` plays it")
+    return seats
+
+
+def _by_episode(groups: Sequence[Group]) -> Iterator[list[Trajectory]]:
+    episodes: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    for group in groups:
+        for trajectory in group.trajectories:
+            episodes[trajectory.episode].append(trajectory)
+    yield from episodes.values()
+
+
+def _sum_up(env: str, seats: Sequence[str], tables: Mapping[tuple[str, ...], list[list[Trajectory]]]) -> Tournament:
+    earned, turns = defaultdict[str, list[float]](list), defaultdict[str, list[bool]](list)
+    pairs: dict[tuple[str, str], list[int]] = {}
+    faults, last_error, whole = 0, "", 0
+    for table, episodes in tables.items():
+        player_of = dict(zip(seats, table, strict=True))
+        for episode in episodes:
+            if len(episode) < len(seats) or any(each.stop.is_failure for each in episode):
+                faults, last_error = faults + 1, str(episode[0].info.get("error", last_error))
+                continue
+            whole += 1
+            rewards = {player_of[each.seat]: each.reward for each in episode}
+            for each in episode:
+                earned[player_of[each.seat]].append(each.reward)
+                turns[player_of[each.seat]] += [turn.valid for turn in each.turns]
+            for one, other in combinations(sorted(rewards), 2):
+                counts = pairs.setdefault((one, other), [0, 0, 0])
+                counts[0 if rewards[one] > rewards[other] else 2 if rewards[one] < rewards[other] else 1] += 1
+    results = [Result(one, other, *counts) for (one, other), counts in pairs.items()]
+    standings = [
+        Standing(
+            rating=rating,
+            reward=fmean(earned[rating.player]),
+            valid=fmean(turns[rating.player]) if turns[rating.player] else None,
+        )
+        for rating in rate(results)
+    ]
+    return Tournament(env=env, games=whole, faults=faults, last_error=last_error, standings=standings, results=results)

@@ -1,0 +1,85 @@
+"""The players of a tournament by what names them: scripted agents, run folders and models, servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from turnwise.chat_endpoint import ChatEndpoint
+from turnwise.outside import is_outside
+from turnwise.recipe.loading import find_model, one_model
+from turnwise.recipe.schema import Rollout, SeatChoice
+from turnwise.recipe.seating import AGENTS
+from turnwise.rollout.agents import Agent, ScriptedAgent
+from turnwise.rollout.endpoint_agent import EndpointAgent
+from turnwise.rollout.episode import EpisodeSpec
+from turnwise.sources.cast import Cast, Voice
+from turnwise.sources.player import Player, make_scheduler
+from turnwise.train.casting import make_agent
+from turnwise.train.setup import load_policy, make_renderer
+from turnwise.types import Group
+from turnwise.waiting import finish
+
+_SERVERS = ("http://", "https://")
+
+
+@dataclass(kw_only=True)
+class Entrants:
+    """All players of a tournament as agents, and what plays episodes with them."""
+
+    agents: dict[str, Agent]
+    rollout: Rollout
+    seed: int
+    player: Player | None
+    """Holds the models; None if there are none."""
+
+    def play(self, specs: Sequence[EpisodeSpec], seated: Mapping[str, Agent]) -> list[Group]:
+        """Play episodes with an agent at each seat."""
+        if self.player is not None:
+            return self.player.play_with(specs, seated)
+        return finish(self._play(specs, seated))
+
+    async def _play(self, specs: Sequence[EpisodeSpec], seated: Mapping[str, Agent]) -> list[Group]:
+        async with make_scheduler(self.rollout, self.seed) as scheduler:
+            return await scheduler.run_groups(specs, seated)
+
+
+@contextmanager
+def entering(
+    players: Mapping[str, str], *, rollout: Rollout, temperature: float, seed: int, device: str
+) -> Iterator[Entrants]:
+    """Load everybody; models share this process until the block ends."""
+    agents = {name: agent for name, what in players.items() if (agent := _scripted(name, what)) is not None}
+    voices = [_load(name, what, device) for name, what in players.items() if name not in agents]
+    if not voices:
+        yield Entrants(agents=agents, rollout=rollout, seed=seed, player=None)
+        return
+    lockstep = not any(what.startswith(_SERVERS) for what in players.values())
+    player = Player(Cast(voices=voices, seats={}), rollout=rollout, seed=seed, lockstep=lockstep)
+    try:
+        speakers = player.speakers(temperature)
+        yield Entrants(agents={**agents, **speakers}, rollout=rollout, seed=seed, player=player)
+    finally:
+        player.close()
+
+
+def _scripted(name: str, what: str) -> Agent | None:
+    """The agent, if it is not a model in this process."""
+    if what.startswith(_SERVERS):
+        url, _, model = what.partition("#")
+        if not model:
+            raise ValueError(f"{name}={what}: name the model after the address, such as {what}#my-model")
+        return EndpointAgent(ChatEndpoint(url, model=model))
+    if what in AGENTS or is_outside(what):
+        return ScriptedAgent(make_agent(name, SeatChoice(agent=what)))
+    return None
+
+
+def _load(name: str, what: str, device: str) -> Voice:
+    """The model of a run, a checkpoint or a folder, spoken to as its recipe says."""
+    recipe, weights = find_model(what, {"device": device})
+    source = one_model(weights) if isinstance(weights, Path) else weights
+    policy = load_policy(recipe, source, frozen=True)
+    return Voice(name=name, policy=policy, renderer=make_renderer(recipe, policy))
