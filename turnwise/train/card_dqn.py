@@ -1,4 +1,4 @@
-"""A player of Dhumbal that learns by deep Q-learning: replay, a target network, and no value behind the end of a round."""
+"""A player of Dhumbal that learns by deep Q-learning: replay, a target network, and no value after a round's end."""
 
 from __future__ import annotations
 

@@ -97,11 +97,7 @@ def play_rounds(choose: Choose, *, count: int, rng: random.Random) -> list[SeatR
         for game, (features, legal), slot, logprob in zip(waiting, views, chosen, logprobs, strict=True):
             game.apply(Taken(features=features, legal=legal, slot=slot, logprob=logprob))
         waiting = [game for game in waiting if game.advance(rng)]
-    return [
-        SeatRound(taken=taken, reward=_coins(game)[seat] / COINS)
-        for game in games
-        for seat, taken in game.taken.items()
-    ]
+    return [seat for game in games for seat in game.results()]
 
 
 def _seat(rng: random.Random) -> _Game:
