@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from math import log, sqrt
+from typing import Literal
 
 from turnwise.envs.cards.dhumbal_cards import CARDS
+from turnwise.envs.cards.dhumbal_heuristics import Aggressive, CardPlayer
 from turnwise.envs.cards.dhumbal_rules import DECK, Decision, Known, Round
 
 _SCALE = 100.0
@@ -72,11 +74,15 @@ class TreeSearch:
     seconds: float = 1.5
     """No further round begins after this time, though one always does."""
     exploration: float = sqrt(2)
+    rollouts: Literal["random", "aggressive"] = "random"
+    """How an imagined round ends beyond the tree: at random as in the paper, or as the player Aggressive would."""
     clock: Callable[[], float] = time.perf_counter
 
     def __post_init__(self) -> None:
         if self.iterations < 1 or self.seconds <= 0:
             raise ValueError("a search needs iterations of at least 1 and seconds above 0")
+        if self.rollouts not in ("random", "aggressive"):
+            raise ValueError(f"rollouts is {self.rollouts!r}; choose random or aggressive")
 
     def _deadline(self) -> float:
         return self.clock() + self.seconds
@@ -97,7 +103,7 @@ class TreeSearch:
                 break
             drawn = imagined.hands[mover][-1] if decision == DECK and observer in (None, mover) else None
             node = edge.follow.setdefault(drawn, _Node())
-        coins = play_out(imagined, rng)
+        coins = play_out(imagined, rng, None if self.rollouts == "random" else Aggressive())
         for mover, edge in path:
             edge.visits += 1
             edge.total += coins[mover] / _SCALE
@@ -133,7 +139,7 @@ class Mcts(TreeSearch):
     def decide(self, known: Known, rng: random.Random) -> Decision:
         """The decision visited most often over all worlds."""
         deadline, worlds = self._deadline(), min(self.worlds, self.iterations)
-        visits: dict[Decision, int] = {}
+        found: dict[Decision, _Edge] = {}
         for world in range(worlds):
             start, root = imagine(known, rng), _Node()
             for step in range(self.iterations // worlds):
@@ -141,8 +147,10 @@ class Mcts(TreeSearch):
                     break
                 self._iterate(root, copy_round(start, rng), None, rng)
             for decision, edge in root.edges.items():
-                visits[decision] = visits.get(decision, 0) + edge.visits
-        return max(visits, key=lambda decision: visits[decision])
+                whole = found.setdefault(decision, _Edge())
+                whole.visits += edge.visits
+                whole.total += edge.total
+        return _most_visited(found)
 
 
 @dataclass(kw_only=True)
@@ -156,7 +164,12 @@ class Ismcts(TreeSearch):
             if step and self.clock() > deadline:
                 break
             self._iterate(root, imagine(known, rng), known.seat, rng)
-        return max(root.edges, key=lambda decision: root.edges[decision].visits)
+        return _most_visited(root.edges)
+
+
+def _most_visited(edges: Mapping[Decision, _Edge]) -> Decision:
+    """The decision that was tried most often; of several, the one that brought most."""
+    return max(edges, key=lambda decision: (edges[decision].visits, edges[decision].total))
 
 
 def copy_round(state: Round, rng: random.Random) -> Round:
@@ -176,10 +189,13 @@ def copy_round(state: Round, rng: random.Random) -> Round:
     )
 
 
-def play_out(state: Round, rng: random.Random) -> list[int]:
-    """Play a round to its end at random; returns what each player wins."""
+def play_out(state: Round, rng: random.Random, player: CardPlayer | None = None) -> list[int]:
+    """Let one player decide for everybody until the round ends, by default at random; returns what each seat wins."""
     while state.phase != "over":
-        legal = state.legal()
-        state.decide(legal[int(rng.random() * len(legal))])
+        if player is None:  # by far the most frequent call of a search, so nothing is built for it
+            legal = state.legal()
+            state.decide(legal[int(rng.random() * len(legal))])
+        else:
+            state.decide(player.decide(state.known(), rng))
     assert state.outcome is not None
     return state.outcome.coins

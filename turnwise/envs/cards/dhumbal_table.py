@@ -13,7 +13,7 @@ from turnwise.envs.cards.dhumbal_rules import DhumbalRules, Pickup, Round, deal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class CallMade:
     """A call that a player made: the value of the hand, and whether it won."""
 
     value: int
@@ -31,10 +31,10 @@ class PlayerRecord:
     seconds: list[float] = field(default_factory=list[float])
     decisions: list[int] = field(default_factory=list[int])
     could_call: list[bool] = field(default_factory=list[bool])
-    calls: list[Call | None] = field(default_factory=list["Call | None"])
+    calls: list[CallMade | None] = field(default_factory=list["CallMade | None"])
 
     @property
-    def made_calls(self) -> list[Call]:
+    def made_calls(self) -> list[CallMade]:
         """All calls of all rounds."""
         return [call for call in self.calls if call is not None]
 
@@ -119,7 +119,7 @@ def _write_down(records: Sequence[PlayerRecord], played: Round, doings: Sequence
         record.seconds.append(done.seconds)
         record.decisions.append(done.decisions)
         record.could_call.append(done.could_call)
-        record.calls.append(Call(value=outcome.values[player], won=won) if called else None)
+        record.calls.append(CallMade(value=outcome.values[player], won=won) if called else None)
 
 
 def _correlation(values: Sequence[int], successes: Sequence[bool]) -> float:

@@ -1,0 +1,69 @@
+"""Players that learn Dhumbal: equal seeds learn equally, decisions are legal, and calls are learnt."""
+
+import random
+
+import pytest
+import torch
+
+from turnwise.envs.cards.dhumbal_features import MELDS, SLOTS, WIDTH, encode, slots
+from turnwise.envs.cards.dhumbal_players import make_player
+from turnwise.envs.cards.dhumbal_rules import DhumbalRules, deal
+from turnwise.envs.cards.dhumbal_table import play_table
+from turnwise.train.card_dqn import DqnPlayer, _loss, _Step
+from turnwise.train.card_ppo import PpoPlayer
+from turnwise.train.card_rollouts import Taken, play_rounds
+
+
+def test_features_and_slots_describe_every_position():
+    rng, most = random.Random(0), 0
+    for _ in range(60):
+        played = deal(DhumbalRules(players=rng.randint(2, 5)), rng)
+        while played.phase != "over":
+            known = played.known()
+            vector, decisions = encode(known), slots(known)
+            assert (len(vector), len(decisions)) == (WIDTH, SLOTS)
+            assert all(0 <= number <= 1 for number in vector)
+            assert {each for each in decisions if each is not None} == set(known.legal())
+            most = max(most, sum(each is not None for each in decisions))
+            played.decide(rng.choice(known.legal()))
+    assert most <= MELDS
+
+
+def test_a_seats_round_ends_with_its_coins_and_its_own_decisions():
+    def first_legal(features_N, legal_NA):
+        assert features_N.shape[1] == WIDTH
+        return legal_NA.int().argmax(-1).tolist(), [0.0] * len(legal_NA)
+
+    played = play_rounds(first_legal, count=20, rng=random.Random(1))
+    assert len(played) >= 18  # a few rounds may end before the learner's first turn, others have it twice
+    assert all(taken.legal[taken.slot] for each in played for taken in each.taken)
+    assert any(each.reward > 0 for each in played)
+    assert any(each.reward < 0 for each in played)
+
+
+@pytest.mark.parametrize(("kind", "options"), [(PpoPlayer, {}), (DqnPlayer, {"updates": 4})])
+def test_equal_seeds_learn_equally(kind, options):
+    options = {"steps": 2, "rounds": 8, **options}
+    one, again, other = (kind(seed=seed, **options) for seed in (3, 3, 4))
+    assert one.rewards == again.rewards
+    assert one.rewards != other.rewards
+
+
+def test_ppo_learns_to_call_and_beats_random_heads_up():
+    player = PpoPlayer(seed=0, steps=6, rounds=64, learning_rate=2e-3)
+    table = {"ppo": player, "random": make_player("cards/dhumbal:random")}
+    found = play_table(table, rounds=100, seed=0)["ppo"].metrics()
+    assert found["call_rate"] > 0.5
+    assert found["win_rate"] > 0.65
+
+
+def test_dqn_values_nothing_after_the_end():
+    network = DqnPlayer(seed=0, steps=1, rounds=4, updates=1).network
+    torch.nn.init.zeros_(network.head.weight)
+    torch.nn.init.constant_(network.head.bias, 0.5)
+    taken = Taken(features=[0.0] * WIDTH, legal=[True] * SLOTS, slot=0, logprob=0.0)
+    end, middle = _Step(taken=taken, then=None, reward=0.5), _Step(taken=taken, then=taken, reward=0.0)
+    with torch.no_grad():
+        assert float(_loss(network, network, [end], 1.0)) == pytest.approx(0.0)  # the value is the reward
+        assert float(_loss(network, network, [middle], 1.0)) == pytest.approx(0.0)  # the value is the next one's
+        assert float(_loss(network, network, [middle], 0.5)) > 0
