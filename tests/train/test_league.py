@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -20,6 +21,7 @@ from tests.train.small_runs import (
     timeless,
     trajectories,
 )
+from turnwise.report import write_report
 from turnwise.rollout.agents import ConstantAgent, PoolAgent, View
 from turnwise.train.state import read_state
 from turnwise.waiting import finish
@@ -62,6 +64,10 @@ def test_the_league_counts_every_game_in_which_both_spoke(tmp_path: Path) -> Non
     table = [event["table"] for event in rows(tmp_path / "run", "events") if event["kind"] == "league"][-1]
     assert {row["player"] for row in table} == {"policy@0", "policy@2", "policy@4"}
     assert all(row["low"] < row["rating"] < row["high"] for row in table)
+    page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
+    (shown,) = json.loads(page.split('id="data">')[1].split("</script>")[0])["runs"]
+    assert [row["player"] for row in shown["league"]] == [row["player"] for row in table]
+    assert all(event.get("kind") != "league" for event in shown["events"])
 
 
 def test_a_pool_draws_by_weight() -> None:
@@ -102,3 +108,4 @@ def test_exploitability_is_measured_before_and_after_and_falls_with_imitation_of
 def test_a_game_without_a_tree_has_no_exploitability(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"declares none; choose one of duel/"):
         run(tmp_path / "run", {"train": {"steps": 1}, "eval": {"episodes": 4, "exploitability": True}})
+    assert not (tmp_path / "run").exists()

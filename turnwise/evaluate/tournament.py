@@ -21,7 +21,7 @@ Play = Callable[[Sequence[EpisodeSpec], Mapping[str, Agent]], list[Group]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class Placing:
     """One player's row of the table."""
 
     rating: Rating
@@ -41,7 +41,7 @@ class Tournament:
     faults: int
     """Episodes that failed and do not count."""
     last_error: str
-    standings: list[Standing]
+    standings: list[Placing]
     results: list[Result]
 
     def as_row(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _sum_up(env: str, seats: Sequence[str], tables: Mapping[tuple[str, ...], lis
                 counts[0 if rewards[one] > rewards[other] else 2 if rewards[one] < rewards[other] else 1] += 1
     results = [Result(one, other, *counts) for (one, other), counts in pairs.items()]
     standings = [
-        Standing(
+        Placing(
             rating=rating,
             reward=fmean(earned[rating.player]),
             valid=fmean(turns[rating.player]) if turns[rating.player] else None,

@@ -27,6 +27,7 @@ from turnwise.sources.played import plays_in_lockstep
 from turnwise.sources.player import Player, Playing
 from turnwise.sources.silent_player import SilentPlayer
 from turnwise.train.setup import load_policy, make_renderer, plays_at_all
+from turnwise.train.text_strategy import tree_of
 
 _AGENTS: dict[str, Callable[..., Agent]] = {"random": RandomAgent, "oracle": OracleAgent, **CARD_AGENTS}
 
@@ -139,7 +140,9 @@ def _load_voice(recipe: Recipe, folder: str) -> Voice:
 
 
 def require_seats(recipe: Recipe) -> None:
-    """ValueError if the recipe names seats that its environment lacks, or agents that cannot be made."""
+    """ValueError if the environment lacks seats or a tree that the recipe needs, or agents cannot be made."""
+    if recipe.eval.exploitability:
+        tree_of(recipe.env.source(recipe.env.held_out))
     if not recipe.seats:
         return
     env = make(recipe.env.id, **recipe.env.kwargs)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from turnwise.batch import TokenBatch
-from turnwise.envs.base import Env
 from turnwise.envs.duels.game_tree import GameTree
 from turnwise.envs.faults import close_quietly
 from turnwise.envs.process import EnvSource
@@ -71,13 +70,19 @@ class TextStrategy:
         return logprob_K[last]
 
 
-def tree_of(source: EnvSource) -> tuple[GameTree[Any] | None, tuple[str, ...]]:
-    """The tree that an environment declares, if any, and its seats."""
+def tree_of(source: EnvSource) -> tuple[GameTree[Any], tuple[str, ...]]:
+    """The tree that an environment declares, and its seats; ValueError without one."""
     env = source.build()
     try:
-        return getattr(env, "tree", None), tuple(env.seats) if isinstance(env, Env) else ()
+        tree, seats = getattr(env, "tree", None), tuple(env.seats)
     finally:
         close_quietly(env)
+    if tree is None:
+        raise ValueError(
+            f"eval.exploitability needs a game whose tree is known, and {source.name} declares none; "
+            "choose one of duel/…, or leave it out"
+        )
+    return tree, seats
 
 
 def measure_exploitability(
@@ -85,11 +90,6 @@ def measure_exploitability(
 ) -> dict[str, float]:
     """`eval/exploitability` at the seats that the policy plays, and the mean of what it gave to other texts."""
     tree, names = tree_of(source)
-    if tree is None:
-        raise ValueError(
-            f"eval.exploitability needs a game whose tree is known, and {source.name} declares none; "
-            "choose one of duel/…, or leave it out"
-        )
     played = [place for place, name in enumerate(names) if seats is None or name in seats]
     found = exploitability(tree, strategy, played)
     return {"eval/exploitability": found, "eval/left_over": fmean(strategy.left_over)}
