@@ -144,6 +144,7 @@ def test_adapters_on_one_base_exchange_and_leave_the_base_alone(tmp_path: Path) 
     ("changes", "message"),
     [
         ({"exchange": {"policies": ["white", "blak"]}}, "exchange.policies: 'blak' is not a policy that learns"),
+        ({"exchange": {"every": 2}}, "exchange.policies names two policies that learn"),
         ({"exchange": {"policies": ["white", "white"]}}, "exchange.policies names white twice"),
         ({"policies": {"white": {}, "black": {"model": {"dtype": "bf16"}}}}, "white and black differ in model.dtype"),
         ({"policies": {"white": {}, "black": {"frozen": True}}}, "'black' is not a policy that learns"),

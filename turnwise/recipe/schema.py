@@ -273,7 +273,9 @@ class ExchangeChoice(Settings):
     """Two policies swap their weights, and their critics, after every few steps."""
 
     every: int = Field(default=5, ge=1)
-    policies: tuple[str, str]
+    """Steps from one swap to the next."""
+    policies: tuple[str, ...] = ()
+    """The names of the two."""
     optimizer: Literal["keep", "reset"] = "keep"
     """keep: the moments of AdamW go with the weights; reset: they begin again."""
 

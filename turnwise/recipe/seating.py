@@ -96,6 +96,8 @@ def check_exchange(recipe: Recipe) -> None:
     """ValueError with the fix when the recipe's exchange does not fit its policies."""
     if recipe.exchange is None:
         return
+    if len(recipe.exchange.policies) != 2:
+        raise ValueError("exchange.policies names two policies that learn, such as [pioneer, observer]; write it so")
     first, second = recipe.exchange.policies
     trained = trained_policies(recipe) if recipe.policies else []
     if unfit := [name for name in (first, second) if name not in trained]:
