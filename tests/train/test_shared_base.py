@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.train.small_runs import ENVS, small_recipe
+from turnwise.policy.critics import Critic
 from turnwise.recipe.seating import recipe_of
 from turnwise.train.estimate import memory_by_part
 from turnwise.train.setup import load_policies
@@ -35,7 +36,7 @@ def learning_memory(changes: dict[str, Any]) -> int:
     tensors = list[torch.Tensor]()
     for name, policy in policies.items():
         learner = Trainee(recipe, name, policy, temperature=1.0).learner
-        assert learner.critic is not None
+        assert isinstance(learner.critic, Critic)
         trained = [*policy.trainable().values(), *learner.critic.trainable().values()]
         tensors += [*policy.model.parameters(), *policy.model.buffers()]
         tensors += [*learner.critic.parameters(), *learner.critic.buffers()]
