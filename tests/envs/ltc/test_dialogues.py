@@ -26,15 +26,16 @@ def test_the_actor_hears_the_thinker_and_nothing_else_and_both_are_paid():
     assert info["success"] == {"thinker": True, "actor": True}
 
 
-def test_a_teacher_corrects_and_shows_another_exercise():
-    env: Any = make("ltc/teacher-student", rounds=2)
+def test_a_teacher_solves_another_exercise_and_corrects():
+    env: Any = make("ltc/teacher-student", rounds=2, exercises=1)
     question, info = env.reset(seed=5)
     right = env.oracle()
     seen, reward, over, _, info = env.step("answer")
     assert (seen, reward, over) == (f"{question} answer", 0.0, False)
     assert (info["seat"], info["rewards"], info["valid"]) == ("teacher", {"student": 0.0}, False)
     words = env.oracle()
-    assert words.startswith(f"wrong {right} 1 hops from ")
+    assert words.startswith("1 hops from ")
+    assert words.endswith(f" wrong {right}")
     assert words == env.oracle()
     after, reward, _, _, info = env.step(words)
     assert after.startswith(f"{words} 1 hops from ")

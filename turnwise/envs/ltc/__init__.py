@@ -11,6 +11,6 @@ SPECS: tuple[EnvSpec, ...] = (
     EnvSpec(
         id="ltc/teacher-student",
         entry_point="turnwise.envs.ltc.teaching:Teaching",
-        summary="A student answers from memory, and a teacher corrects it and shows another solved exercise.",
+        summary="A student answers from memory, and a teacher corrects it.",
     ),
 )
