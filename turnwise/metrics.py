@@ -89,6 +89,10 @@ METRICS = {
     "eval/kl": "KL of the policy to the one before the first step, in nats per episode, exact at each token",
     "eval/kl_low": "lower end of its 95% interval, over tasks",
     "eval/kl_high": "upper end",
+    "eval/exploitability": "what a best response earns against the policy beyond the value of the game, mean over its "
+    "seats; 0 is optimal",
+    "eval/left_over": "share of its probability that the policy gives to texts that are not legal moves, mean over all "
+    "positions",
     "eval/log_ratio": "the same KL estimated by the mean log-ratio of the sampled tokens alone",
 }
 """Name and meaning. A row omits metrics that it has no data for: no critic, no reference, no groups."""
