@@ -47,6 +47,7 @@ def examine(
     """Test an agent's planning on requests that have a plan: error rates by size, kinds of errors and their causes."""
     with one_message(), trusting(trust):
         options, limits = parse_settings(settings), {"temperature": temperature, "max_tokens": max_tokens}
+        numbers = _numbers(sizes)
         from turnwise.evaluate.plan_tests import PlanSuite, try_planner
 
         if agent.startswith(("http://", "https://")):
@@ -56,9 +57,7 @@ def examine(
         else:
             opened, seconds = _policy(agent, options, limits), float("inf")
         with opened as (play, options):
-            suite = PlanSuite(
-                sizes=_numbers(sizes), tests=tests, options=options, tries=tries, seconds=seconds, seed=seed
-            )
+            suite = PlanSuite(sizes=numbers, tests=tests, options=options, tries=tries, seconds=seconds, seed=seed)
             results = try_planner(play, suite)
     if as_json:
         typer.echo(json.dumps({"options": options, "sizes": [each.as_dict() for each in results]}))
@@ -107,13 +106,14 @@ def _endpoint(
 @contextmanager
 def _policy(name: str, options: dict[str, Any], limits: dict[str, Any]) -> Iterator[Opened]:
     """A model of ours; a run that learned to plan is tested in the form that it learned."""
-    from turnwise.evaluate.plan_tests import FAMILY
-    from turnwise.recipe.loading import find_model
+    from turnwise.envs.registry import make
+    from turnwise.evaluate.plan_tests import ENV, FAMILY
     from turnwise.train.stages import playing
 
     tokens = {"max_tokens": limits["max_tokens"]} if limits["max_tokens"] is not None else {}
     recipe, weights = find_model(name, {"rollout": {"max_turns": _TURNS, **tokens}})
     learned = dict(recipe.env.kwargs) if recipe.env.id.startswith(FAMILY) else {"protocol": "calls"}
+    make(ENV, **{**learned, **options})  # a wrong option is told before a model is loaded
     with playing(recipe, weights) as (player, _):
 
         def play(specs: Sequence[EpisodeSpec]) -> list[Trajectory]:

@@ -14,7 +14,7 @@ from turnwise.envs.plans.plan_task import PlanTask, change_topic, draw_task, res
 from turnwise.envs.plans.plan_tools import tool_name
 from turnwise.envs.plans.sentence_parser import parse_request
 from turnwise.envs.plans.sentence_words import JOINTS, SPELLINGS, SYNONYMS, readings
-from turnwise.envs.plans.sentences import Wording, constraints_of
+from turnwise.envs.plans.sentences import Form, Wording, constraints_of
 from turnwise.envs.plans.synthesis import OPENS, draw_durations, synthesise
 from turnwise.envs.plans.z3_solver import Z3Solver
 
@@ -162,6 +162,14 @@ def test_plans_are_counted_as_permutations_count_them():
         every = [*permutations(sorted(constraints.actions))]
         right = sum(not constraints.broken_orders(order) for order in every)
         assert (count_plans(constraints), chance(constraints)) == (right, right / len(every))
+
+
+def test_the_simple_grammar_has_one_clause_with_a_verb_a_sentence():
+    task = draw_task(Random(2), 5, sentences=4, timed=True, letters=True, grammar="simple")
+    clauses = [clause for sentence in task.paragraph for clause in sentence.clauses]
+    assert len(clauses) == len(task.paragraph)
+    assert {clause.form for clause in clauses} == {Form.VERB}
+    assert all(len(clause.subject.actions) == 1 and clause.subject.relative is None for clause in clauses)
 
 
 def test_letters_stand_in_order_and_no_more_than_there_are():
