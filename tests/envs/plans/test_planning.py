@@ -68,6 +68,7 @@ def test_errors_are_found_in_their_order():
     assert error("a", "b", "c") is None
     assert error("a", "x", "b", "b", "c") is None, "a wrong call that was made up for, and a repeated one"
     assert error("x", "a", "b", max_turns=3) == PlanError.TIMEOUT
+    assert error("a", "a", "b", "b", spare=1) == PlanError.TIMEOUT
     assert error("x", "a", "done") == PlanError.ACT
     assert error("x", "b", "a", "c") == PlanError.ACT
     assert error("a", "c", "done") == PlanError.LOST

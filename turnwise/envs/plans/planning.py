@@ -58,9 +58,10 @@ class Planning(Env):
 
     `sizes` are the numbers of actions that are drawn, `sentences` the most sentences (one less than actions), and
     `synonyms` the ways to say each phrase (7); `grammar="simple"` has only sentences such as `a precedes b`. An
-    episode ends when every action was executed, when the agent says that it is done, and after `max_turns`. The
-    reward is 1 if the request is satisfied, or with `reward="share"` the share of its demands that hold.
-    `info["error"]` names what went wrong, and the scores say how often, by size.
+    episode ends when every action was executed, when the agent says that it is done, and after `max_turns`; with
+    `spare`, after so many more turns than actions. The reward is 1 if the request is satisfied, or with
+    `reward="share"` the share of its demands that hold. `info["error"]` names what went wrong, and the scores say how
+    often, by size.
     """
 
     shared: ClassVar[frozenset[str]] = frozenset({"solver"})
@@ -77,17 +78,19 @@ class Planning(Env):
         synonyms: int = SYNONYMS,
         reward: Literal["success", "share"] = "success",
         max_turns: int = 50,
+        spare: int | None = None,
         split: str = "train",
     ) -> None:
         super().__init__(split=split)
         if not sizes or not all(2 <= size <= LARGEST for size in sizes):
             raise ValueError(f"sizes is {list(sizes)}; name one or more numbers of actions from 2 to {LARGEST}")
         _require_known(protocol=protocol, prompt=prompt, grammar=grammar, reward=reward)
-        if not 1 <= synonyms <= SYNONYMS or max_turns < 1 or (sentences is not None and sentences < 1):
-            raise ValueError(f"synonyms is from 1 to {SYNONYMS}, max_turns and sentences are at least 1")
+        if not 1 <= synonyms <= SYNONYMS or min(max_turns, sentences or 1, (spare or 0) + 1) < 1:
+            raise ValueError(f"synonyms is from 1 to {SYNONYMS}, max_turns and sentences at least 1, spare at least 0")
         self.sizes, self.timed, self.protocol, self.prompt = tuple(sizes), timed, protocol, prompt
         self.grammar = grammar
-        self.sentences, self.synonyms, self.reward, self.max_turns = sentences, synonyms, reward, max_turns
+        self.sentences, self.synonyms, self.reward = sentences, synonyms, reward
+        self.max_turns, self.spare = max_turns, spare
         self.solver = BuiltInSolver()
         self.task: PlanTask | None = None
 
@@ -110,7 +113,7 @@ class Planning(Env):
         self.log.wrong_calls += not result.ok
         if call is None or len(self.log.starts) == len(task.actions):
             return self._end(task, result)
-        if self.turn == self.max_turns:
+        if self.turn == self._limit(task):
             return self._end(task, result, timed_out=True)
         info = {**self._info(task), "valid": result.ok, "parsed_action": _shown(call)}
         return self._show(task, result), 0.0, False, False, info
@@ -177,6 +180,9 @@ class Planning(Env):
         done = ",".join(f"{action}@{start}" for action, start in self.log.starts.items())
         success = float(error is None)
         return {"state_key": f"{task.text} > {done}", "scores": {f"success_{len(task.actions)}": success}}
+
+    def _limit(self, task: PlanTask) -> int:
+        return self.max_turns if self.spare is None else min(self.max_turns, len(task.actions) + self.spare)
 
     def _left(self, task: PlanTask) -> list[int]:
         return [place for place in range(len(task.actions)) if place not in self.log.starts]
