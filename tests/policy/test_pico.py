@@ -9,6 +9,9 @@ import torch
 from turnwise.envs.chat.reviews import SUBJECTS, WORDS, write_review
 from turnwise.envs.classify.kinds_of_words import WORDS as KIND_WORDS
 from turnwise.envs.classify.kinds_of_words import Kinds
+from turnwise.envs.plans.activities import LETTERS
+from turnwise.envs.plans.planning import Planning
+from turnwise.envs.plans.sentence_words import readings
 from turnwise.envs.registry import make
 from turnwise.envs.tasks.lookup import Lookup
 from turnwise.policy.models import resolve_model
@@ -85,6 +88,33 @@ def test_pico_classify_knows_exactly_the_words_of_kinds():
     texts = [env.reset(seed=1)[0], env.oracle()]
     assert [len(tokenizer.encode(text)) for text in texts] == [3, 3]
     assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_pico_plans_knows_all_words_of_terse_requests(timed: bool):
+    tokenizer = build_tokenizer(FAMILIES["pico-plans"])
+    env = Planning(sizes=[3, 6, 9], timed=timed, protocol="plain", prompt="terse")
+    for seed in range(40):
+        texts = [env.reset(seed=seed)[0], env.oracle(), env.step(env.oracle())[0]]
+        assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+        assert tokenizer.unk_token_id not in tokenizer.encode(" ".join(texts))
+    env.reset(seed=1)
+    assert tokenizer.unk_token_id not in tokenizer.encode(env.step("nonsense")[0])
+
+
+def test_pico_plans_knows_no_word_that_requests_do_not_have():
+    spoken = {word for phrase in readings() for word in phrase.split()} | {
+        "which",
+        "and",
+        "but",
+        "yet",
+        "while",
+        "whereas",
+    }
+    punctuation = {",", ";", ".", ":"}
+    answers = {"done", "error", "in", "minutes", "30", "60", "90", "start_over", "new", "day", "begins."}
+    words = {word for word in FAMILIES["pico-plans"].words if ":" not in word[1:]}
+    assert words == {*spoken, *LETTERS, *punctuation, *answers}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turnwise.tools import CallError, FencedFormat, Format, JsonFormat, TagFormat, Tool, ToolCall, tool
+from turnwise.tools import CallError, FencedFormat, Format, JsonFormat, ReActFormat, TagFormat, Tool, ToolCall, tool
 
 
 @tool
@@ -172,3 +172,37 @@ def test_a_megabyte_is_parsed_in_no_time(form: Format, piece: str):
     begin = time.process_time()
     form.parse(piece * (10**6 // len(piece)), TOOLS)
     assert time.process_time() - begin < 0.5
+
+
+REACT = ReActFormat()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Thought: look.\nAction: search\nAction Input: mahis", ToolCall(name="search", arguments={"query": "mahis"})),
+        ('Action: search\nAction Input: {"query": "a b"}', ToolCall(name="search", arguments={"query": "a b"})),
+        (
+            'Action: add\nAction Input: {"a": 1, "b": 2}\nObservation: 4',
+            ToolCall(name="add", arguments={"a": 1, "b": 2}),
+        ),
+        ("Action: `add`", ToolCall(name="add", arguments={})),
+        ("Final Answer: done\nAction: add", None),
+    ],
+)
+def test_react_lines_are_a_call_or_an_end(text: str, expected: ToolCall | None):
+    assert REACT.parse(text, {each.name: each for each in (search, add)}) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("I do not know.", "Final Answer:"),
+        ("Action: fly", "unknown tool 'fly'"),
+        ("Action: add\nAction Input: {1}", "not valid JSON"),
+    ],
+)
+def test_react_lines_that_are_wrong_say_how_to_fix_them(text: str, message: str):
+    error = REACT.parse(text, {"add": add})
+    assert isinstance(error, CallError)
+    assert message in error.message

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from turnwise.rollout.episode import EpisodeSpec
     from turnwise.types import Trajectory
 
-_TURNS = 50
-
 
 def examine(
     agent: Annotated[
@@ -47,6 +45,7 @@ def examine(
     """Test an agent's planning on requests that have a plan: error rates by size, kinds of errors and their causes."""
     with one_message(), trusting(trust):
         options, limits = parse_settings(settings), {"temperature": temperature, "max_tokens": max_tokens}
+        numbers = _numbers(sizes)
         from turnwise.evaluate.plan_tests import PlanSuite, try_planner
 
         if agent.startswith(("http://", "https://")):
@@ -56,9 +55,7 @@ def examine(
         else:
             opened, seconds = _policy(agent, options, limits), float("inf")
         with opened as (play, options):
-            suite = PlanSuite(
-                sizes=_numbers(sizes), tests=tests, options=options, tries=tries, seconds=seconds, seed=seed
-            )
+            suite = PlanSuite(sizes=numbers, tests=tests, options=options, tries=tries, seconds=seconds, seed=seed)
             results = try_planner(play, suite)
     if as_json:
         typer.echo(json.dumps({"options": options, "sizes": [each.as_dict() for each in results]}))
@@ -82,38 +79,28 @@ def _endpoint(
 ) -> Iterator[Opened]:
     """An agent behind an address; without a protocol it gets the tools as functions."""
     from turnwise.chat_endpoint import ChatEndpoint
-    from turnwise.rollout.endpoint_agent import EndpointAgent
-    from turnwise.rollout.episode import Limits
-    from turnwise.rollout.scheduler import Scheduler
-    from turnwise.waiting import finish
+    from turnwise.evaluate.plan_tests import plays_endpoint
 
     options = {"protocol": "api", **options}
     sent = {name: value for name, value in limits.items() if value is not None}
     if options["protocol"] == "react":
         sent["stop"] = ["\nObservation:"]
-    agent = EndpointAgent(ChatEndpoint(url, model=model, seconds=seconds, options=sent))
-
-    async def play(specs: Sequence[EpisodeSpec]) -> list[Trajectory]:
-        bounds = Limits(max_turns=_TURNS, act_seconds=seconds)
-        async with Scheduler(concurrency=concurrency, limits=bounds) as scheduler:
-            played = await scheduler.run(specs, agent)
-            if scheduler.stats.last_error and not any(each.turns for each in played):
-                raise ValueError(next(iter(scheduler.stats.last_error.values())))
-            return played
-
-    yield lambda specs: finish(play(specs)), options
+    endpoint = ChatEndpoint(url, model=model, seconds=seconds, options=sent)
+    yield plays_endpoint(endpoint, seconds=seconds, concurrency=concurrency), options
 
 
 @contextmanager
 def _policy(name: str, options: dict[str, Any], limits: dict[str, Any]) -> Iterator[Opened]:
     """A model of ours; a run that learned to plan is tested in the form that it learned."""
-    from turnwise.evaluate.plan_tests import FAMILY
+    from turnwise.envs.registry import make
+    from turnwise.evaluate.plan_tests import ENV, FAMILY, TURNS
     from turnwise.recipe.loading import find_model
     from turnwise.train.stages import playing
 
     tokens = {"max_tokens": limits["max_tokens"]} if limits["max_tokens"] is not None else {}
-    recipe, weights = find_model(name, {"rollout": {"max_turns": _TURNS, **tokens}})
+    recipe, weights = find_model(name, {"rollout": {"max_turns": TURNS, **tokens}})
     learned = dict(recipe.env.kwargs) if recipe.env.id.startswith(FAMILY) else {"protocol": "calls"}
+    make(ENV, **{**learned, **options})  # a wrong option is told before a model is loaded
     with playing(recipe, weights) as (player, _):
 
         def play(specs: Sequence[EpisodeSpec]) -> list[Trajectory]:

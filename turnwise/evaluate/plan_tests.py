@@ -10,19 +10,24 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
+from turnwise.chat_endpoint import ChatEndpoint
 from turnwise.envs.plans.dissection import Cause, dissect
 from turnwise.envs.plans.plan_oracle import PlanError
 from turnwise.envs.plans.plan_solvers import chance
 from turnwise.envs.plans.plan_task import PlanTask
 from turnwise.envs.plans.sentence_words import SYNONYMS
 from turnwise.evaluate.statistics import wilson_interval
-from turnwise.rollout.episode import EpisodeSpec
+from turnwise.rollout.endpoint_agent import EndpointAgent
+from turnwise.rollout.episode import EpisodeSpec, Limits
+from turnwise.rollout.scheduler import Scheduler
 from turnwise.types import StopReason, Trajectory
+from turnwise.waiting import finish
 
 Play = Callable[[Sequence[EpisodeSpec]], Sequence[Trajectory]]
 """Plays episodes with the agent, and returns them in the same order."""
 ENV, FAMILY = "plans/order", "plans/"
-MOST = 300
+MOST, TURNS = 300, 50
+"""Of requests of one size, and of turns for each (PDoctor's own limits)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +90,27 @@ def try_planner(play: Play, suite: PlanSuite) -> list[SizeResult]:
     return [_try_size(play, suite, size) for size in suite.sizes]
 
 
+def plays_endpoint(endpoint: ChatEndpoint, *, seconds: float, concurrency: int) -> Play:
+    """Plays with a chat model behind an address; ValueError if it cannot be reached."""
+    agent, limits = EndpointAgent(endpoint), Limits(max_turns=TURNS, act_seconds=seconds)
+
+    async def play(specs: Sequence[EpisodeSpec]) -> list[Trajectory]:
+        async with Scheduler(concurrency=concurrency, limits=limits) as scheduler:
+            played = await scheduler.run(specs, agent)
+            if any(each.stop is StopReason.ENV_ERROR for each in played):
+                raise ValueError(next(iter(scheduler.stats.last_error.values())))
+            return played
+
+    return lambda specs: finish(play(specs))
+
+
 def error_of(trajectory: Trajectory, *, seconds: float = inf) -> PlanError | None:
     """What went wrong in an episode: a limit that cut a turn means that it was no call."""
     thought = sum(turn.sample_seconds for turn in trajectory.turns)
     if trajectory.stop in (StopReason.MAX_TURNS, StopReason.TIMEOUT) or thought > seconds:
         return PlanError.TIMEOUT
     if trajectory.stop is StopReason.ENV_ERROR:
-        raise ValueError(f"the agent failed: {trajectory.info.get('error', 'no answer')}")
+        raise ValueError("the agent or the environment failed; play an episode with it to see why")
     if trajectory.stop is not StopReason.DONE:
         return PlanError.ACT
     said = trajectory.info["error"]

@@ -14,7 +14,7 @@ from turnwise.envs.plans.plan_solvers import BuiltInSolver, Durations, conflict
 from turnwise.envs.plans.sentence_parser import parse_request
 from turnwise.envs.plans.sentence_words import SYNONYMS
 from turnwise.envs.plans.sentences import Paragraph, Wording, constraints_of
-from turnwise.envs.plans.synthesis import OPENS, day, draw_durations, same_demands, synthesise
+from turnwise.envs.plans.synthesis import GRAMMARS, OPENS, day, draw_durations, same_demands, synthesise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,14 @@ class PlanTask:
 
 
 def draw_task(
-    rng: Random, count: int, *, sentences: int | None, timed: bool, letters: bool, synonyms: int = SYNONYMS
+    rng: Random,
+    count: int,
+    *,
+    sentences: int | None,
+    timed: bool,
+    letters: bool,
+    synonyms: int = SYNONYMS,
+    grammar: str = "full",
 ) -> PlanTask:
     """A random request about `count` actions that has a plan; by default up to one sentence less than actions."""
     topic = NO_TOPIC if letters else draw_topic(rng)
@@ -76,7 +83,8 @@ def draw_task(
     durations = draw_durations(rng, count) if timed else None
     paragraph = Paragraph()
     while not paragraph:
-        paragraph = synthesise(rng, count, sentences=sentences or max(1, count - 1), durations=durations)
+        most = sentences or max(1, count - 1)
+        paragraph = synthesise(rng, count, sentences=most, durations=durations, grammar=GRAMMARS[grammar])
     minutes = tuple(durations.values()) if durations else None
     return PlanTask(topic=topic, actions=names, text=_say(rng, paragraph, names, letters, synonyms), minutes=minutes)
 

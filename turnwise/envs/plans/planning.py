@@ -24,7 +24,7 @@ from turnwise.envs.plans.plan_tools import (
 )
 from turnwise.envs.plans.sentence_words import SYNONYMS
 from turnwise.envs.plans.sentences import TimeOfDay
-from turnwise.envs.plans.synthesis import CLOSES, OPENS
+from turnwise.envs.plans.synthesis import CLOSES, GRAMMARS, OPENS
 from turnwise.envs.tasks.answers import split_of
 from turnwise.tools.formats import CallError, ToolCall
 from turnwise.tools.tool import ToolResult, neutralise
@@ -38,6 +38,12 @@ _TIMES = (
     "Every call says when its task starts; the answer says how long it took. If the rest of the request has become "
     f"impossible, call {START_OVER} and plan again with what you know."
 )
+_CHOICES = {
+    "protocol": (*PROTOCOLS,),
+    "prompt": ("full", "terse"),
+    "grammar": (*GRAMMARS,),
+    "reward": ("success", "share"),
+}
 _SATISFIED = "The request is satisfied."
 
 
@@ -47,13 +53,15 @@ class Planning(Env):
     Terse, with letters as names, an episode of three turns:
 
         a c e : before a , e happens . c follows a .  →  e
-        e done                                        →  a
-        a done                                        →  c
+        e done : a c                                  →  a
+        a done : c                                    →  c
 
     `sizes` are the numbers of actions that are drawn, `sentences` the most sentences (one less than actions), and
-    `synonyms` the ways to say each phrase (7). An episode ends when every action was executed, when the agent says
-    that it is done, and after `max_turns`. The reward is 1 if the request is satisfied, or with `reward="share"` the
-    share of its demands that hold. `info["error"]` names what went wrong, and the scores say how often, by size.
+    `synonyms` the ways to say each phrase (7); `grammar="simple"` has only sentences such as `a precedes b`. An
+    episode ends when every action was executed, when the agent says that it is done, and after `max_turns`; with
+    `spare`, after so many more turns than actions. The reward is 1 if the request is satisfied, or with
+    `reward="share"` the share of its demands that hold. `info["error"]` names what went wrong, and the scores say how
+    often, by size.
     """
 
     shared: ClassVar[frozenset[str]] = frozenset({"solver"})
@@ -65,24 +73,24 @@ class Planning(Env):
         timed: bool = False,
         protocol: Literal["react", "calls", "api", "plain"] = "react",
         prompt: Literal["full", "terse"] = "full",
+        grammar: Literal["full", "simple"] = "full",
         sentences: int | None = None,
         synonyms: int = SYNONYMS,
         reward: Literal["success", "share"] = "success",
         max_turns: int = 50,
+        spare: int | None = None,
         split: str = "train",
     ) -> None:
         super().__init__(split=split)
         if not sizes or not all(2 <= size <= LARGEST for size in sizes):
             raise ValueError(f"sizes is {list(sizes)}; name one or more numbers of actions from 2 to {LARGEST}")
-        if protocol not in PROTOCOLS or prompt not in ("full", "terse") or reward not in ("success", "share"):
-            raise ValueError(
-                f"protocol={protocol!r}, prompt={prompt!r}, reward={reward!r}: choose from {', '.join(PROTOCOLS)}; "
-                "full, terse; success, share"
-            )
-        if not 1 <= synonyms <= SYNONYMS or max_turns < 1 or (sentences is not None and sentences < 1):
-            raise ValueError(f"synonyms is from 1 to {SYNONYMS}, max_turns and sentences are at least 1")
+        _require_known(protocol=protocol, prompt=prompt, grammar=grammar, reward=reward)
+        if not 1 <= synonyms <= SYNONYMS or min(max_turns, sentences or 1, (spare or 0) + 1) < 1:
+            raise ValueError(f"synonyms is from 1 to {SYNONYMS}, max_turns and sentences at least 1, spare at least 0")
         self.sizes, self.timed, self.protocol, self.prompt = tuple(sizes), timed, protocol, prompt
-        self.sentences, self.synonyms, self.reward, self.max_turns = sentences, synonyms, reward, max_turns
+        self.grammar = grammar
+        self.sentences, self.synonyms, self.reward = sentences, synonyms, reward
+        self.max_turns, self.spare = max_turns, spare
         self.solver = BuiltInSolver()
         self.task: PlanTask | None = None
 
@@ -105,10 +113,10 @@ class Planning(Env):
         self.log.wrong_calls += not result.ok
         if call is None or len(self.log.starts) == len(task.actions):
             return self._end(task, result)
-        if self.turn == self.max_turns:
+        if self.turn == self._limit(task):
             return self._end(task, result, timed_out=True)
         info = {**self._info(task), "valid": result.ok, "parsed_action": _shown(call)}
-        return self._show(result), 0.0, False, False, info
+        return self._show(task, result), 0.0, False, False, info
 
     def sample_random_action(self) -> str:
         """An action that was not executed yet, as soon as it may start: a random permutation in the end."""
@@ -125,10 +133,15 @@ class Planning(Env):
     def _draw(self) -> PlanTask:
         """No request is in two splits: its words decide."""
         size = self.rng.choice(self.sizes)
-        letters = self.prompt == "terse"
         while True:
             task = draw_task(
-                self.rng, size, sentences=self.sentences, timed=self.timed, letters=letters, synonyms=self.synonyms
+                self.rng,
+                size,
+                sentences=self.sentences,
+                timed=self.timed,
+                letters=self.prompt == "terse",
+                synonyms=self.synonyms,
+                grammar=self.grammar,
             )
             if split_of(task.text) == self.split:
                 return task
@@ -156,7 +169,9 @@ class Planning(Env):
         reward = share if self.reward == "share" else float(error is None)
         info = {**self._info(task, error), "valid": result.ok, "success": error is None, "error": error and str(error)}
         info["scores"] |= {"satisfied": share} | {f"error_{kind}": float(kind == error) for kind in PlanError}
-        said = f"{self._show(result)}\n{_SATISFIED if error is None else f'The request is not satisfied: {error}.'}"
+        said = (
+            f"{self._show(task, result)}\n{_SATISFIED if error is None else f'The request is not satisfied: {error}.'}"
+        )
         self.task = None
         return said, reward, True, False, info
 
@@ -165,6 +180,9 @@ class Planning(Env):
         done = ",".join(f"{action}@{start}" for action, start in self.log.starts.items())
         success = float(error is None)
         return {"state_key": f"{task.text} > {done}", "scores": {f"success_{len(task.actions)}": success}}
+
+    def _limit(self, task: PlanTask) -> int:
+        return self.max_turns if self.spare is None else min(self.max_turns, len(task.actions) + self.spare)
 
     def _left(self, task: PlanTask) -> list[int]:
         return [place for place in range(len(task.actions)) if place not in self.log.starts]
@@ -176,9 +194,11 @@ class Planning(Env):
         start = earliest_start(task.constraints, action, self.log.clock(task))
         return write_turn(self.protocol, name, str(TimeOfDay(minute=min(start, 24 * 60 - 1))))
 
-    def _show(self, result: ToolResult) -> str:
-        if self.prompt == "terse" and not result.ok:
-            return "error"
+    def _show(self, task: PlanTask, result: ToolResult) -> str:
+        """The answer of a tool; in terse form also what is left."""
+        if self.prompt == "terse":
+            left = " ".join(task.actions[place] for place in self._left(task))
+            return f"{result.text if result.ok else 'error'} : {left}"
         text = neutralise(result.text)
         return f"Observation: {text}" if self.protocol == "react" else text
 
@@ -188,6 +208,12 @@ class Planning(Env):
         rules = _RULES.format(whose=f"the {task.topic}" if task.topic else "today")
         parts = [rules, _TIMES if task.minutes is not None else "", describe_tools(self.protocol, self.tools)]
         return "\n\n".join([*filter(None, parts), f"Request: {task.text}"])
+
+
+def _require_known(**options: str) -> None:
+    for name, value in options.items():
+        if value not in _CHOICES[name]:
+            raise ValueError(f"unknown {name} {value!r}; choose one of {', '.join(_CHOICES[name])}")
 
 
 def _shown(call: ToolCall | CallError | None) -> Any:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
-from turnwise.envs.plans.sentence_words import JOINTS, WHICH, Part, Terminal, readings
+from turnwise.envs.plans.sentence_words import JOINTS, WHICH, Role, Terminal, readings
 from turnwise.envs.plans.sentences import (
     RELATIVE_FORMS,
     Clause,
@@ -25,7 +25,7 @@ _SHOWN = 40
 _END = "."
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 _LINKS = tuple(joint.removeprefix(", ") for joint in JOINTS if joint.startswith(","))
-_FIRST = {Form.PREPOSITION_FIRST: Part.PREPOSITION, Form.CONJUNCTION_FIRST: Part.CONJUNCTION}
+_FIRST = {Form.PREPOSITION_FIRST: Role.PREPOSITION, Form.CONJUNCTION_FIRST: Role.CONJUNCTION}
 
 
 def parse_request(text: str, names: Sequence[str]) -> Paragraph:
@@ -118,14 +118,14 @@ class _Reader:
             for at in self._event(after):
                 yield from self._conjoined(subject, at)
 
-    def _fronted(self, form: Form, part: Part, place: int) -> Iterator[tuple[Clause, int]]:
+    def _fronted(self, form: Form, part: Role, place: int) -> Iterator[tuple[Clause, int]]:
         for earlier, at in self._terminal(part, place):
-            for other, after in self._objects(at) if part is Part.PREPOSITION else self._events(at):
+            for other, after in self._objects(at) if part is Role.PREPOSITION else self._events(at):
                 for subject, end in self._events(after + 1) if self._is(after, ",") else ():
                     yield Clause(form=form, earlier=earlier, subject=subject, object=other), end
 
     def _conjoined(self, subject: Things, place: int) -> Iterator[tuple[Clause, int]]:
-        for earlier, at in self._terminal(Part.CONJUNCTION, place):
+        for earlier, at in self._terminal(Role.CONJUNCTION, place):
             for other, end in self._events(at):
                 yield Clause(form=Form.CONJUNCTION, earlier=earlier, subject=subject, object=other), end
 
@@ -135,15 +135,15 @@ class _Reader:
                 yield things, end
 
     def _event(self, place: int) -> Iterator[int]:
-        for _, end in self._terminal(Part.EVENT, place):
+        for _, end in self._terminal(Role.EVENT, place):
             yield end
 
     def _order(self, place: int) -> Iterator[tuple[Form, bool, int]]:
         """`precedes`, or `happens before`."""
-        for earlier, end in self._terminal(Part.VERB, place):
+        for earlier, end in self._terminal(Role.VERB, place):
             yield RELATIVE_FORMS[0], earlier, end
         for after in self._event(place):
-            for earlier, end in self._terminal(Part.PREPOSITION, after):
+            for earlier, end in self._terminal(Role.PREPOSITION, after):
                 yield RELATIVE_FORMS[1], earlier, end
 
     def _objects(self, place: int) -> Iterator[tuple[Things | TimeOfDay, int]]:
@@ -185,7 +185,7 @@ class _Reader:
                 return
             place += 1
 
-    def _terminal(self, part: Part, place: int) -> Iterator[tuple[bool, int]]:
+    def _terminal(self, part: Role, place: int) -> Iterator[tuple[bool, int]]:
         for known, earlier in sorted(_terminals().get(self._at(place), ())):
             if known is part:
                 yield earlier, place + 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 
-class Part(StrEnum):
+class Role(StrEnum):
     """The terminals of the grammar."""
 
     VERB = "VP"
@@ -19,7 +19,7 @@ class Part(StrEnum):
     """`A happens before B occurs`"""
 
 
-Terminal = tuple[Part, bool]
+Terminal = tuple[Role, bool]
 """A part, and whether the subject comes earlier (always true for EVENT)."""
 Spelling = tuple[str, str]
 """Singular and plural."""
@@ -40,29 +40,29 @@ def _singular(word: str) -> str:
 
 
 SPELLINGS: Mapping[Terminal, tuple[Spelling, ...]] = {
-    (Part.VERB, True): _verbs(
+    (Role.VERB, True): _verbs(
         *("precede", "come before", "are followed by", "go before"),
         *("come ahead of", "are succeeded by", "come earlier than"),
     ),
-    (Part.VERB, False): _verbs(
+    (Role.VERB, False): _verbs(
         *("follow", "come after", "are preceded by", "go after"),
         *("succeed", "wait for", "come later than"),
     ),
-    (Part.EVENT, True): _verbs(
+    (Role.EVENT, True): _verbs(
         *("happen", "occur", "are executed", "take place"),
         *("are carried out", "are performed", "are completed"),
     ),
-    (Part.PREPOSITION, True): _same(
+    (Role.PREPOSITION, True): _same(
         *("before", "prior to", "ahead of", "earlier than", "in advance of", "sooner than", "some time before")
     ),
-    (Part.PREPOSITION, False): _same(
+    (Role.PREPOSITION, False): _same(
         *("after", "following", "later than", "subsequent to", "in the wake of", "only after", "some time after")
     ),
-    (Part.CONJUNCTION, True): _same(
+    (Role.CONJUNCTION, True): _same(
         *("before", "prior to when", "ahead of when", "earlier than when"),
         *("in advance of when", "sooner than", "at some point before"),
     ),
-    (Part.CONJUNCTION, False): _same(
+    (Role.CONJUNCTION, False): _same(
         *("after", "once", "as soon as", "only once", "later than when", "only after", "at some point after")
     ),
 }

@@ -19,7 +19,7 @@ from enum import StrEnum
 from random import Random
 
 from turnwise.envs.plans.orderings import Constraints
-from turnwise.envs.plans.sentence_words import SPELLINGS, SYNONYMS, WHICH, Part
+from turnwise.envs.plans.sentence_words import SPELLINGS, SYNONYMS, WHICH, Role
 
 
 class Form(StrEnum):
@@ -143,15 +143,15 @@ class Wording:
 
     def _clause(self, clause: Clause) -> str:
         subject, object_ = self._things(clause.subject), self._object(clause.object)
-        happens = self._word(Part.EVENT, True, clause.subject)
+        happens = self._word(Role.EVENT, True, clause.subject)
         if clause.form is Form.VERB:
-            return f"{subject} {self._word(Part.VERB, clause.earlier, clause.subject)} {object_}"
+            return f"{subject} {self._word(Role.VERB, clause.earlier, clause.subject)} {object_}"
         if clause.form in (Form.PREPOSITION, Form.PREPOSITION_FIRST):
-            order = f"{self._word(Part.PREPOSITION, clause.earlier, clause.subject)} {object_}"
+            order = f"{self._word(Role.PREPOSITION, clause.earlier, clause.subject)} {object_}"
         else:
             assert isinstance(clause.object, Things)
-            occurs = self._word(Part.EVENT, True, clause.object)
-            order = f"{self._word(Part.CONJUNCTION, clause.earlier, clause.subject)} {object_} {occurs}"
+            occurs = self._word(Role.EVENT, True, clause.object)
+            order = f"{self._word(Role.CONJUNCTION, clause.earlier, clause.subject)} {object_} {occurs}"
         first = clause.form in (Form.PREPOSITION_FIRST, Form.CONJUNCTION_FIRST)
         return f"{order} , {subject} {happens}" if first else f"{subject} {happens} {order}"
 
@@ -165,12 +165,12 @@ class Wording:
             return listed
         relative, object_ = things.relative, self._object(things.relative.object)
         if relative.form is Form.VERB:
-            said = self._word(Part.VERB, relative.earlier, things)
+            said = self._word(Role.VERB, relative.earlier, things)
         else:
-            happens = self._word(Part.EVENT, True, things)
-            said = f"{happens} {self._word(Part.PREPOSITION, relative.earlier, things)}"
+            happens = self._word(Role.EVENT, True, things)
+            said = f"{happens} {self._word(Role.PREPOSITION, relative.earlier, things)}"
         return f"{listed} , {WHICH} {said} {object_} ,"
 
-    def _word(self, part: Part, earlier: bool, of: Things) -> str:
+    def _word(self, part: Role, earlier: bool, of: Things) -> str:
         singular, plural = self.rng.choice(SPELLINGS[part, earlier][: self.synonyms])
         return singular if len(of.actions) == 1 else plural

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from random import Random
 
 from turnwise.envs.plans.orderings import Constraints
@@ -23,8 +24,30 @@ from turnwise.envs.plans.sentences import (
 OPENS, CLOSES, GRID = 8 * 60, 22 * 60, 30
 """Requests with times are about one day, in steps of half an hour."""
 _TRIES = 8
-_RELATIVE, _LIST, _TIMED, _LONGER = 0.25, 0.3, 0.25, 0.3
-"""How often things have a relative clause, are several, meet a time, and a sentence goes on."""
+_TIMED = 0.25
+"""How often an object is a time of day, in requests with times."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grammar:
+    """How rich sentences are: the forms of clauses, and how often there is more than the simplest."""
+
+    forms: tuple[Form, ...] = tuple(Form)
+    relative: float = 0.25
+    """How often things have a relative clause."""
+    lists: float = 0.3
+    """How often another action joins a list."""
+    longer: float = 0.3
+    """How often another clause joins a sentence."""
+
+    @property
+    def time_forms(self) -> tuple[Form, ...]:
+        """The forms whose object may be a time."""
+        return tuple(form for form in self.forms if form in TIME_FORMS)
+
+
+GRAMMARS = {"full": Grammar(), "simple": Grammar(forms=(Form.VERB,), relative=0.0, lists=0.0, longer=0.0)}
+"""All of the grammar, or only sentences such as `a precedes b`."""
 
 
 def draw_durations(rng: Random, count: int) -> dict[int, int]:
@@ -33,7 +56,13 @@ def draw_durations(rng: Random, count: int) -> dict[int, int]:
 
 
 def synthesise(
-    rng: Random, count: int, *, sentences: int, durations: Durations | None = None, solver: Solver | None = None
+    rng: Random,
+    count: int,
+    *,
+    sentences: int,
+    durations: Durations | None = None,
+    grammar: Grammar = GRAMMARS["full"],
+    solver: Solver | None = None,
 ) -> Paragraph:
     """Up to `sentences` sentences about `count` actions; with durations some of them have times.
 
@@ -42,7 +71,7 @@ def synthesise(
     """
     solver, paragraph = solver or BuiltInSolver(), Paragraph()
     for _ in range(sentences):
-        drafts = (Sentences(rng, timed=durations is not None).draw(count) for _ in range(_TRIES))
+        drafts = (Sentences(rng, grammar, timed=durations is not None).draw(count) for _ in range(_TRIES))
         longer = ((*paragraph, draft) for draft in drafts)
         found = next((each for each in longer if _has_plan(each, count, durations, solver)), None)
         if found is None:
@@ -98,13 +127,13 @@ def day(count: int) -> Constraints:
 class Sentences:
     """Draws random sentences of the grammar."""
 
-    def __init__(self, rng: Random, *, timed: bool) -> None:
-        self.rng, self.timed = rng, timed
+    def __init__(self, rng: Random, grammar: Grammar, *, timed: bool) -> None:
+        self.rng, self.grammar, self.timed = rng, grammar, timed
 
     def draw(self, count: int) -> Sentence:
         """One clause, or several with joints."""
         clauses = [self._clause(count)]
-        while self.rng.random() < _LONGER:
+        while self.rng.random() < self.grammar.longer:
             clauses.append(self._clause(count))
         joints = tuple(self.rng.choice(JOINTS) for _ in clauses[1:])
         return Sentence(clauses=tuple(clauses), joints=joints)
@@ -115,14 +144,15 @@ class Sentences:
         subject = self._things(left, spare=1)
         earlier = self.rng.random() < 0.5
         if self._meets_time():
-            return Clause(form=self.rng.choice(TIME_FORMS), earlier=earlier, subject=subject, object=self._time())
+            form = self.rng.choice(self.grammar.time_forms)
+            return Clause(form=form, earlier=earlier, subject=subject, object=self._time())
         other = self._things(left)
-        return Clause(form=self.rng.choice(tuple(Form)), earlier=earlier, subject=subject, object=other)
+        return Clause(form=self.rng.choice(self.grammar.forms), earlier=earlier, subject=subject, object=other)
 
     def _things(self, left: list[int], *, spare: int = 0) -> Things:
         """Takes actions from `left`, and leaves at least `spare`."""
         actions = self._take(left, spare)
-        if self.rng.random() >= _RELATIVE or (len(left) <= spare and not self.timed):
+        if self.rng.random() >= self.grammar.relative or (len(left) <= spare and not self.timed):
             return Things(actions=actions)
         form, earlier = self.rng.choice(RELATIVE_FORMS), self.rng.random() < 0.5
         is_time = self._meets_time() or len(left) <= spare
@@ -131,7 +161,7 @@ class Sentences:
 
     def _take(self, left: list[int], spare: int) -> tuple[int, ...]:
         taken = [left.pop()]
-        while len(left) > spare and self.rng.random() < _LIST:
+        while len(left) > spare and self.rng.random() < self.grammar.lists:
             taken.append(left.pop())
         return tuple(taken)
 
