@@ -22,7 +22,7 @@ class Teaching(Env):
     The student hears the teacher word for word, then gets the next exercise, and earns a part of 1 for each right
     answer; it succeeds if its last one is right. The expert at the teacher's seat says whether the answer was right and
     gives the right one; before that it solves so many other `exercises`. Table `table` is the same in all splits and
-    episodes, so that it can be learned; `table: null` draws another one for every episode, so that only the form can be.
+    episodes, so that it can be learned; `table: null` draws another for every episode, so that only the form can be.
     """
 
     def __init__(
