@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
+import torch
 from hypothesis import given
 
 from tests.ops import reference
@@ -33,7 +34,7 @@ def test_token_kl_by_hand():
 
 def test_the_exact_token_kl_is_that_of_the_whole_distribution():
     batch = make_case([[EpisodeShape(turns=[TurnShape(sampled=2, reward=1.0)])]]).batch
-    batch = batch.with_(ref_T=known(batch.old_T) - 0.5, old_kl_T=batch.old_T.new_tensor([9.0, 0.25, 2.0]))
+    batch = batch.with_(ref_T=known(batch.old_T) - 0.5, old_kl_T=torch.tensor([9.0, 0.25, 2.0], dtype=torch.float64))
     close(token_kl(batch, coef=0.1, estimator="full"), [0.0, -0.025, 0.8])
     with pytest.raises(ValueError, match="old_kl_T is not assigned"):
         token_kl(batch.with_(old_kl_T=None), estimator="full")

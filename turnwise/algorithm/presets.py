@@ -95,7 +95,7 @@ _DARS: Row = {
 PRESETS: Mapping[str, tuple[str, Row]] = {
     "ppo": ("Token-level PPO with a token critic", _PPO),
     "ppo-max": ("PPO with normalised, clipped rewards, a KL in them, and a critic trained first", _PPO_MAX),
-    "cory": ("PPO with the exact KL from the first policy in the reward; for pairs of policies and for one", _CORY),
+    "cory": ("PPO with the exact KL from the first policy in the reward", _CORY),
     "turn-ppo": ("PPO with one geometric-mean ratio per turn", {**_PPO, "ratio": "turn"}),
     "s-ppo": ("PPO with steps scaled by the token-level clipping bias", {**_PPO, "scale": "clip-bias"}),
     "st-ppo": (
