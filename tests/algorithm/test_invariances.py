@@ -38,6 +38,9 @@ LEVELS = {
 ROWS = {**{name: preset(name) for name in PRESETS}, **EXTRA, **LEVELS}
 ALL = sorted(ROWS)
 
+STREAMS = ("mu_T", "old_T", "old_uniform_T", "old_kl_T", "ref_T", "value_T")
+"""What scoring assigns to every token."""
+
 
 def gradient(
     row: Algorithm, credited: TokenBatch, logprob_T: Tensor, value_T: Tensor, counts: Counts | None = None
@@ -132,7 +135,7 @@ def rearranged(case: Case, groups: list[Group]) -> Case:
     batch = case.batch
     assert batch.mu_T is not None and batch.old_T is not None  # noqa: PT018
     assert batch.ref_T is not None and batch.value_T is not None  # noqa: PT018
-    streams = {name: getattr(batch, name)[rows] for name in ("mu_T", "old_T", "old_uniform_T", "ref_T", "value_T")}
+    streams = {name: getattr(batch, name)[rows] for name in STREAMS}
     return replace(case, groups=groups, batch=fresh.with_(**streams), logprob_T=case.logprob_T[rows])
 
 
@@ -162,7 +165,7 @@ def test_environment_tokens_change_nothing(name: str) -> None:
     fresh = assign(groups).batch
     # Sampled tokens keep their order, so their streams can be moved over one by one; all else is noise.
     streams = {}
-    for stream in ("mu_T", "old_T", "old_uniform_T", "ref_T", "value_T"):
+    for stream in STREAMS:
         values_T = torch.full((fresh.tokens,), 123.0, dtype=torch.float64)
         values_T[fresh.sampled_T] = getattr(case.batch, stream)[case.batch.sampled_T]
         streams[stream] = values_T

@@ -110,6 +110,7 @@ def assign(groups: list[Group], *, seed: int = 0) -> Case:
             value_T=normal(0.7),
             advantage_T=normal(1.0),
             old_uniform_T=old_T - 2,
+            old_kl_T=(0.3 * old_T).square(),
         ),
         logprob_T=old_T + normal(0.3),
     )

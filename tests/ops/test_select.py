@@ -90,7 +90,8 @@ def test_selecting_a_trajectory_is_packing_it_alone():
             part = case.batch.select((case.batch.trajectory_S == row).nonzero().squeeze(1))
             alone = pack([Group(id=group.id, trajectories=[trajectory])], dtype=torch.float64)
             assert part.group_S.unique().tolist() == [number]
-            bare = part.with_(old_T=None, old_uniform_T=None, ref_T=None, value_T=None, advantage_T=None)
+            bare = part.with_(old_T=None, old_uniform_T=None, old_kl_T=None)
+            bare = bare.with_(ref_T=None, value_T=None, advantage_T=None)
             # Names and the numbers that refer to them are those of the whole batch.
             same(bare, alone, but={"trajectory_S", "group_S", "seat_S", "anchor_K"})
 
