@@ -77,8 +77,8 @@ class Turn:
     """Turns with equal keys inside a group started from the same state (anchor-state credit)."""
     restarts: bool = False
     """The history was rewritten, not just extended: `prompt_ids` is a whole prompt and opens a new sequence."""
-    heard: Sequence[Sequence[int]] = ()
-    """Which of `prompt_ids` other agents said, as spans: `[(2, 5)]` is the third to the fifth token."""
+    heard: Sequence[Sequence[int]] = field(default_factory=list[Sequence[int]])
+    """Which of `prompt_ids` other agents said, as spans: `[[2, 5]]` is the third to the fifth token."""
     streams: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
     """More for `TokenBatch.extra_T`: numbers of the turn's last sampled token, such as the features that it answers; or
     a row for each token that the sampler ran for this turn, such as its experts. It has not run the last token, so the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
@@ -27,10 +27,12 @@ class LoopRunner:
         """The coroutine's result."""
         if self._thread is None:
             return self._runner.run(coroutine)
+        work: Future[T] | None = None
         try:
-            return self._thread.submit(self._runner.run, coroutine).result()
+            work = self._thread.submit(self._runner.run, coroutine)
+            return work.result()
         except KeyboardInterrupt:  # only the waiting thread receives it
-            self._loop.call_soon_threadsafe(_cancel_all, self._loop)
+            self._loop.call_soon_threadsafe(_cancel_all, self._loop, work)
             raise
 
     def close(self) -> None:
@@ -63,6 +65,8 @@ def _is_in_loop() -> bool:
     return True
 
 
-def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
+def _cancel_all(loop: asyncio.AbstractEventLoop, work: Future[Any] | None) -> None:
+    """Cancel the loop's tasks, unless the work was over before the interrupt: then they are those that close it."""
+    if work is None or not work.done():
+        for task in asyncio.all_tasks(loop):
+            task.cancel()

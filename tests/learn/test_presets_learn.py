@@ -38,7 +38,8 @@ EXTRAPOLATED = (2e-4, 8)
 """Momentum lengthens their steps."""
 BUDGETS = {
     **dict.fromkeys(
-        ("ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-drift", "poad", "ntpo", "turn-gae", "nlu-ppo"), SEVERAL_UPDATES
+        ("ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-drift", "poad", "ntpo", "turn-gae", "nlu-ppo", "cory"),
+        SEVERAL_UPDATES,
     ),
     **dict.fromkeys(("bilevel-gae", "dual-discount", "so-grpo", "gspo", "rebn", "minirl"), SEVERAL_UPDATES),
     **dict.fromkeys(("dars-et", "dars-hw", "dars-b"), SEVERAL_UPDATES),

@@ -25,6 +25,7 @@ NO_HOST = {
     Need.VOCABULARY_MEAN,
     Need.REWARD_HISTORY,
     Need.KL_CONTROL,
+    Need.OLD_KL,
 }
 """What padded tensors do not carry; hosts refuse such rows."""
 ROWS = {name: preset(name) for name in PRESETS if preset(name).needs.isdisjoint(NO_HOST)}

@@ -106,6 +106,7 @@ def test_control_c_in_a_notebook_cancels_what_it_waits_for() -> None:
 
     async def long() -> None:
         try:
+            await asyncio.sleep(0.5)  # a signal just before the other thread begins to wait would be seen too late
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
             await asyncio.sleep(60)
         finally:

@@ -96,8 +96,8 @@ class Troupe:
         self._changed = asyncio.Condition()
         self._thread = threading.Thread(target=self._loop.run_forever, name="turnwise-cluster", daemon=True)
         self._thread.start()
-        tasks = [self._keep(number) for number in range(choice.players)]
-        self._tasks = [asyncio.run_coroutine_threadsafe(task, self._loop) for task in (*tasks, self._watch())]
+        for task in (*(self._keep(number) for number in range(choice.players)), self._watch()):
+            self._post(task)
 
     @property
     def busy_seconds(self) -> float:
@@ -114,8 +114,6 @@ class Troupe:
 
     def close(self) -> None:
         """End all players."""
-        for task in self._tasks:
-            task.cancel()
         with suppress(Exception):  # the players end with the process at the latest
             self._post(self._finish()).result(timeout=_CLOSE_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -127,6 +125,10 @@ class Troupe:
     async def _finish(self) -> None:
         for member in self._members:
             member.player.kill()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)  # a loop that stops would leave them half done
 
     # Members: every place is held by one player after another.
 

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from turnwise.policy.rendering import Renderer
 
 
-def heard_spans(renderer: Renderer, ids: Sequence[int], texts: Sequence[str]) -> list[tuple[int, int]]:
+def heard_spans(renderer: Renderer, ids: Sequence[int], texts: Sequence[str]) -> list[list[int]]:
     """The spans of tokens that spell these texts, in the order in which they stand in the prompt.
 
     A token that spells a part of a text and more counts as heard. A text that cannot be found has no span.
     """
     if not texts:
         return []
-    whole, spans, done = renderer.decode(ids), list[tuple[int, int]](), 0
+    whole, spans, done = renderer.decode(ids), list[list[int]](), 0
 
     def written(tokens: int) -> int:
         return len(renderer.decode(ids[:tokens]))
@@ -27,5 +27,5 @@ def heard_spans(renderer: Renderer, ids: Sequence[int], texts: Sequence[str]) ->
         if start < 0:
             continue
         done, tokens = start + len(spelt), range(1, len(ids) + 1)
-        spans.append((bisect_right(tokens, start, key=written), bisect_left(tokens, done, key=written) + 1))
+        spans.append([bisect_right(tokens, start, key=written), bisect_left(tokens, done, key=written) + 1])
     return spans

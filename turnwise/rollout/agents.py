@@ -47,7 +47,7 @@ class Action:
     """The policy that sampled it; an agent without one says nothing that is trained on."""
     policy_version: int = 0
     restarts: bool = False
-    heard: Sequence[Sequence[int]] = ()
+    heard: Sequence[Sequence[int]] = field(default_factory=list[Sequence[int]])
     streams: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
     stop: StopReason | None = None
     """Set if the agent cannot continue (context_full, max_tokens): the text is kept, the environment never sees it."""
