@@ -36,15 +36,17 @@ COMPARED = (5e-4, 6)
 """Losses on pairs."""
 EXTRAPOLATED = (2e-4, 8)
 """Momentum lengthens their steps."""
+WHOLE_BATCHES = (2e-4, 8)
+"""Every epoch pushes the same tokens further."""
 BUDGETS = {
     **dict.fromkeys(
-        ("ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-drift", "poad", "ntpo", "turn-gae", "nlu-ppo", "cory"),
-        SEVERAL_UPDATES,
+        ("ppo", "turn-ppo", "s-ppo", "st-ppo", "turn-ppo-drift", "poad", "ntpo", "turn-gae", "nlu-ppo"), SEVERAL_UPDATES
     ),
     **dict.fromkeys(("bilevel-gae", "dual-discount", "so-grpo", "gspo", "rebn", "minirl"), SEVERAL_UPDATES),
     **dict.fromkeys(("dars-et", "dars-hw", "dars-b"), SEVERAL_UPDATES),
     **dict.fromkeys(("minirl-r2", "minirl-r3"), SEVERAL_UPDATES),
     "ppo-max": AFTER_THE_CRITIC,
+    "cory": WHOLE_BATCHES,
     **dict.fromkeys(("dpo", "iterative-dpo", "ipo", "kto", "tdpo1", "tdpo2", "sppo"), COMPARED),
     **dict.fromkeys(("apo-dpo", "apo-sppo", "rover"), EXTRAPOLATED),
     **dict.fromkeys(("p3o-v1", "p3o-v2", "superhf", "grao"), COMPARED),

@@ -33,6 +33,7 @@ def make_group(number: int, **changes: Any) -> Group:
             valid=False,
             state_key="start",
             restarts=True,
+            heard=[[0, 2]],
             streams={"features": [0.5, -1.0]},
             sample_seconds=0.25,
             env_seconds=1e-9,
