@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.torture import __main__ as command
-from tests.torture import actions, corruptions, injections, kills, payloads, programs
+from tests.torture import actions, corruptions, injections, kills, payloads, programs, terminals
 from tests.torture.hostile_programs import PROGRAMS
 from tests.torture.tally import Tally, shares
 from turnwise.envs import Env
@@ -165,6 +165,23 @@ def test_the_host_sees_for_itself_what_a_program_does_not_say(program: str, foun
     assert failure == f"silent: {found}"
 
 
+# Terminal tasks.
+
+
+@needs_bubblewrap
+def test_flawed_tasks_are_removed_and_sound_ones_are_not() -> None:
+    tally = terminals.campaign(count=6, seed=1)
+    assert (tally.attempts, tally.failures) == (6, [])
+    assert tally.outcomes["sound"] == 5
+
+
+@needs_bubblewrap
+def test_a_filter_that_lets_everything_through_is_found() -> None:
+    tally = terminals.campaign(count=12, seed=1, solver=lambda task, tries: tries)
+    assert tally.failures
+    assert all("passed all gates" in failure for failure in tally.failures)
+
+
 # Report payloads.
 
 
@@ -227,6 +244,7 @@ def test_the_command_prints_counts_and_fails_when_one_campaign_does(
 def test_the_full_sizes_are_at_least_what_was_promised() -> None:
     sizes = {name: count for name, (_, count) in command.CAMPAIGNS.items()}
     least = {"kills": 200, "corruptions": 465, "injections": 7150, "actions": 26_000, "programs": 58, "payloads": 31}
+    least |= {"terminals": 1000}
     assert all(sizes[name] >= count for name, count in least.items())
 
 

@@ -43,6 +43,12 @@ CORY (2410.06101), from the paper: the exact KL of every token in the reward wit
 epochs. Advantages of a batch with mean 0 and spread 1 and one minibatch an epoch are our reading [M]. Two policies
 share a reward and swap roles by the recipe: env chat/cory, policies, seats and exchange: {every: 5, policies: […]}.
 A swap of the released script forgets the moments of the optimiser: exchange.optimizer=reset.""",
+    "endless-terminals": """\
+Endless Terminals (2601.16443), from its released settings: gamma and lambda 1, clips of 0.2 and 0.28, the value clip of
+0.2, no KL anywhere, the mean over sequences, sixteen tries at each of sixteen tasks, two epochs. Advantages of a batch
+with mean 0 and spread 1 and one minibatch an epoch are our reading [M]. The rest belongs to the recipe: a separate
+critic (the default), rates of 5e-7 and 1e-6 after a warm-up of 10 to 20 steps, gradients clipped at 1.0 (at 7 billion
+weights and above 0.1), a temperature of 0.6 to 0.7, 2048 tokens a turn and 16384 in all, env terminal/tasks.""",
     "s-ppo": "Token-level twin of st-ppo; the same things are established and open.",
     "st-ppo": """\
 Established for ST-PPO (arXiv 2511.20718): a geometric-mean ratio per turn whose gradient flows through the mean; the

@@ -43,6 +43,15 @@ _CORY: Row = {
     "normalizer": "batch-tokens",
     "epochs": 4,
 }
+_ENDLESS_TERMINALS: Row = {
+    "sampling": {"kind": "group", "size": 16},
+    "critic": {"level": "token", "loss": {"kind": "mse", "clip": 0.2}},
+    "advantage": "gae",
+    "normalizer": "batch-tokens",
+    "surrogate": {"kind": "ppo-clip", "low": 0.2, "high": 0.28},
+    "weights": "sequence-mean",
+    "epochs": 2,
+}
 _GRPO: Row = {**_GROUP, "normalizer": "group-std", "weights": "trajectory-mean"}
 _POAD: Row = {
     "critic": {"level": "token", "loss": {"kind": "mse", "clip": 0.2}},
@@ -94,8 +103,9 @@ _DARS: Row = {
 
 PRESETS: Mapping[str, tuple[str, Row]] = {
     "ppo": ("Token-level PPO with a token critic", _PPO),
-    "ppo-max": ("PPO with normalised, clipped rewards, a KL in them, and a critic trained first", _PPO_MAX),
+    "ppo-max": ("PPO with normalised, clipped rewards, a token KL, a critic trained first", _PPO_MAX),
     "cory": ("PPO with the exact KL from the first policy in the reward", _CORY),
+    "endless-terminals": ("PPO with a higher upper clip, and sixteen tries at a task", _ENDLESS_TERMINALS),
     "turn-ppo": ("PPO with one geometric-mean ratio per turn", {**_PPO, "ratio": "turn"}),
     "s-ppo": ("PPO with steps scaled by the token-level clipping bias", {**_PPO, "scale": "clip-bias"}),
     "st-ppo": (

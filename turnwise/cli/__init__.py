@@ -19,6 +19,7 @@ from turnwise.cli import (
     report,
     reproduction,
     rewarding,
+    task_making,
     testing,
     tournaments,
     training,
@@ -84,3 +85,4 @@ for name, command in COMMANDS.items():
     app.command(name)(command)
 app.add_typer(engines.app, name="engine")
 app.add_typer(clusters.app, name="cluster")
+app.add_typer(task_making.app, name="tasks")

@@ -20,7 +20,7 @@ from turnwise.outside import NotImportedError, is_outside, load
 ENTRY_POINT_GROUP = "turnwise.envs"
 """Installed packages declare `name = "module"` here; importing the module registers its environments."""
 
-_PACKAGES = "games cards duels search tasks chat ltc classify feelings plans adapters"
+_PACKAGES = "games cards duels search tasks chat ltc classify feelings plans terminals memory adapters"
 _BUILT_IN = tuple(f"turnwise.envs.{package}" for package in _PACKAGES.split())
 _FIELD = re.compile(r"\{(\w+)(:int)?\}")
 _ID, _PLACE = re.compile(r"\S+"), re.compile(r"[\w.]+:\w+")

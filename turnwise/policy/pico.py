@@ -11,6 +11,8 @@
 | `pico-actions` | `actions/…` |
 | `pico-plans` | `plans/…` in terse form |
 | `pico-feelings` | `feelings/brief` |
+| `pico-terminals` | `terminal/tasks` of the family brief, in terse form |
+| `pico-memory` | `memory/…` in terse form |
 
 These are Llamas; `pico-moe` (a Qwen3-MoE) and `pico-mixtral` know the words of `pico` and have 8 experts in every
 layer, of which a token goes through 2. They are not shipped but generated from a seed, in a second, and are untrained.
@@ -71,6 +73,8 @@ FAMILIES = {
     "pico-duels": Family(words=pico_words.DUELS, context=96, theta=100.0, breaks=r" (?=[A-C]=)|\n"),
     "pico-plans": Family(words=pico_words.PLANS, context=320, theta=1000.0),
     "pico-feelings": Family(words=pico_words.FEELINGS, context=128, theta=100.0),
+    "pico-terminals": Family(words=pico_words.TERMINALS, context=48, theta=100.0),
+    "pico-memory": Family(words=pico_words.MEMORY, context=448, theta=1000.0),
     "pico-moe": Family(
         words=pico_words.LOOKUP, context=96, theta=100.0, architecture="qwen3_moe", sizes={**_EXPERTS, **_QWEN3_MOE}
     ),

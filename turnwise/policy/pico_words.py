@@ -102,3 +102,23 @@ FEELINGS = (  # those of `turnwise.envs.feelings.feeling_brief`
     *("winter", "late", "bowl", "school", "supermarket", "nights", "lock", "rent", "holiday", "bicycle", "art"),
     *("frame", "sunrise", "husband"),
 )
+_OUTPUTS = tuple(f"/home/user/{name}.txt" for name in "wxyz")
+TERMINALS = (  # those of `turnwise.envs.terminals.families.brief_family`
+    *("count", "keep", "drop", "first", "last", "flip", "order", "copy", "into", ">", "-c", "-v", "-n"),
+    *("eagle", "falcon", "heron", "ibis", "kite", "lark", "owl", "robin", "2", "3", "4"),
+    *(f"/home/user/{name}.txt" for name in "abcd"),
+    *_OUTPUTS,
+    *(f"<command>{program}" for program in ("grep", "head", "tail", "tac", "sort", "cat")),
+    *(f"{path}</command>" for path in _OUTPUTS),
+)
+MEMORY = (  # those of `turnwise.envs.memory` in terse form
+    *("fact", "use", "answer", "what", "when", "of", "country", ":", ";", "ADD", "UPDATE", "DELETE", "NOOP"),
+    *map(str, range(1, 81)),
+    *("ann", "bob", "cleo", "dan", "eve", "finn", "gus", "hana", "ivo", "jude", "kim", "lea"),
+    *("pets", "hobbies", "trips", "home", "job", "friend", "chat", "no", "none"),
+    *("buddy", "scout", "rex", "luna", "milo", "coco", "chess", "tennis", "piano", "yoga", "golf", "dance"),
+    *("oslo", "bergen", "rome", "milan", "paris", "lyon", "madrid", "seville", "norway", "italy", "france", "spain"),
+    *("nurse", "baker", "pilot", "judge", "tailor", "clerk"),
+    *("january", "february", "march", "april", "may", "june", "july", "august", "september", "october"),
+    *("weather", "traffic", "lunch", "news", "football", "music"),
+)

@@ -18,7 +18,7 @@ from turnwise.guard.guard import Guard
 from turnwise.outside import is_unread
 from turnwise.recipe.layers import Layer
 from turnwise.recipe.schema import EnvChoice, Recipe
-from turnwise.recipe.seating import check_exchange, check_seats, recipe_of, trained_policies
+from turnwise.recipe.seating import check_exchange, check_in_turn, check_seats, recipe_of, trained_policies
 from turnwise.words import counted
 
 _PLACE = re.compile(r"[\w.]+:\w+")  # module:Class, the user's own environment
@@ -53,6 +53,7 @@ def check_together(recipe: Recipe) -> None:
     Guard(recipe.guard)  # it validates its signals
     check_seats(recipe)
     check_exchange(recipe)
+    check_in_turn(recipe)
     for policy in trained_policies(recipe):
         resolve(recipe_of(recipe, policy).algorithm)
         _check_sampler(recipe, recipe_of(recipe, policy).algorithm)

@@ -280,6 +280,15 @@ class ExchangeChoice(Settings):
     """keep: the moments of AdamW go with the weights; reset: they begin again."""
 
 
+class InTurnChoice(Settings):
+    """Policies that learn one after the other. While one learns, the others play as they are."""
+
+    every: int = Field(default=10, ge=1)
+    """Steps for which each learns before the next does; after the last comes the first again."""
+    policies: tuple[str, ...] = ()
+    """Their names in order. A policy that is not named learns at every step."""
+
+
 class Recipe(Settings):
     """Everything that decides a run."""
 
@@ -312,6 +321,8 @@ class Recipe(Settings):
     """Who plays which seat of the environment; none: the one policy plays them all."""
     exchange: ExchangeChoice | None = None
     """Which two policies swap their weights every few steps; None: each keeps its own."""
+    in_turn: InTurnChoice | None = None
+    """Which policies learn one after the other; None: all learn at every step."""
 
     @property
     def held_out_env(self) -> EnvChoice:

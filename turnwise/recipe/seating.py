@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from turnwise.algorithm import Algorithm, Need
-from turnwise.envs.cards.dhumbal_players import PLAYERS
+from turnwise.envs.cards.dhumbal_players import LEARNED, PLAYERS
 from turnwise.outside import is_outside
 from turnwise.recipe.schema import PolicyChoice, Recipe, SeatChoice
 from turnwise.runs.rows import AREAS
 from turnwise.types import POLICY
 
-AGENTS = ("random", "oracle", *PLAYERS)
+AGENTS = ("random", "oracle", *PLAYERS, LEARNED)
 """Scripted agents that need no code of the user's own."""
 _RESERVED = (*AREAS, "resume")
 """Areas of metrics, and a folder of every checkpoint: a policy's name stands in the same places."""
@@ -53,6 +53,14 @@ def trained_seats(recipe: Recipe) -> frozenset[str] | None:
         return None
     trained = trained_policies(recipe)
     return frozenset(seat for seat, choice in recipe.seats.items() if choice.policy in trained)
+
+
+def learns_at(recipe: Recipe, policy: str, step: int) -> bool:
+    """Whether it is the policy's turn to learn."""
+    chosen = recipe.in_turn
+    if chosen is None or policy not in chosen.policies:
+        return True
+    return chosen.policies[(step - 1) // chosen.every % len(chosen.policies)] == policy
 
 
 def prefix_of(recipe: Recipe, policy: str) -> str:
@@ -119,6 +127,18 @@ def check_exchange(recipe: Recipe) -> None:
                 f"algorithm.extrapolate={row.extrapolate.kind} continues from the weights of the step before, which an "
                 "exchange moves to another policy; set algorithm.extrapolate=none, or leave exchange out"
             )
+
+
+def check_in_turn(recipe: Recipe) -> None:
+    """ValueError with the fix when the recipe's turns do not fit its policies."""
+    if recipe.in_turn is None:
+        return
+    named, trained = recipe.in_turn.policies, trained_policies(recipe) if recipe.policies else []
+    if len(set(named)) != len(named) or len(named) < 2:
+        raise ValueError("in_turn.policies names two or more policies, each once, such as [manager, answerer]")
+    if unfit := [name for name in named if name not in trained]:
+        known = ", ".join(trained) or "none, because policies names none"
+        raise ValueError(f"in_turn.policies: {unfit[0]!r} is not a policy that learns; those are {known}")
 
 
 def check_env_seats(recipe: Recipe, there: Sequence[str]) -> None:

@@ -19,28 +19,32 @@ _WORDS = (*SYMBOLS, GET, ANSWER)
 
 
 def write_slips(path: Path, env: EnvChoice, *, count: int, share: float, seed: int, slip: Slip = "word") -> None:
-    """Write `count` episodes of the expert as chats, in which a `share` of its words or actions are random ones.
+    """Write `count` chats of the expert's episodes, in which a `share` of its words or actions are random ones.
 
-    Unlike in plain `sft`, failed episodes are kept: the success rate of the demonstrations is the start's ceiling.
+    An episode is one chat for every seat. Unlike in plain `sft`, failed episodes are kept: the success rate of the
+    demonstrations is the start's ceiling.
     """
     rng = Random(f"slips:{seed}")
     played = env.source().build()
-    chats = [_play(played, rng, share, slip) for _ in range(count)]
-    write_whole(path, "".join(json.dumps({"messages": chat}) + "\n" for chat in chats).encode())
+    chats: list[list[dict[str, str]]] = []
+    while len(chats) < count:
+        chats += _play(played, rng, share, slip)
+    write_whole(path, "".join(json.dumps({"messages": chat}) + "\n" for chat in chats[:count]).encode())
 
 
-def _play(env: Env, rng: Random, share: float, slip: Slip) -> list[dict[str, str]]:
+def _play(env: Env, rng: Random, share: float, slip: Slip) -> list[list[dict[str, str]]]:
+    """One episode: a chat for every seat that acted."""
     reset, over = env.reset(seed=rng.getrandbits(31)), False
     assert isinstance(reset, tuple)
-    observation, messages = reset[0], list[dict[str, str]]()
+    (observation, info), chats = reset, dict[str, list[dict[str, str]]]()
     while not over:
-        action = _act(env, rng, share, slip)
+        action, messages = _act(env, rng, share, slip), chats.setdefault(info.get("seat", ""), [])
         messages += [{"role": "user", "content": observation}, {"role": "assistant", "content": action}]
         step = env.step(action)
         assert isinstance(step, tuple)
-        observation, _, terminated, truncated, _ = step
+        observation, _, terminated, truncated, info = step
         over = terminated or truncated
-    return messages
+    return [*chats.values()]
 
 
 def _act(env: Env, rng: Random, share: float, slip: Slip) -> str:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,9 +29,14 @@ from turnwise.waiting import finish
 _NOBODY = 65534
 _SCRIPT = "/code/main.py"
 _PYTHON_HOME = "/python"
+PYTHON = f"{_PYTHON_HOME}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+LIBRARIES = {"LD_LIBRARY_PATH": f"{_PYTHON_HOME}/lib"}
+"""The interpreter inside, which is the one that runs us, and where it finds its libraries."""
 _STAGED_PYTHON, _STAGED_TEMP = "/tmp/python", "/tmp/temp"
 """Where the interpreter and the program's /tmp are kept between the two steps of a start."""
-_MOUNT_AND_GO_ON = '"$0" -n -t tmpfs -o "$1" none "$2" && shift 2 && exec "$@"'
+MOUNT = '"$0" -n -t tmpfs -o "$1" none "$2"'
+"""What every script of the first step begins with: it gets the program mount, the options and the place."""
+_GO_ON = ' && shift 2 && exec "$@"'
 _PENDING_SIGNALS = 64
 """Timers count as these; the kernel's own limit depends on the size of the machine."""
 
@@ -91,16 +97,23 @@ async def run_python(code: str, limits: SandboxLimits | None = None) -> Executio
     limits = limits or SandboxLimits()
     check_sandbox()
     with _prepared(code, limits) as (command, descriptors):
-        # The environment is already empty here: /proc/1/environ inside shows what bubblewrap itself was started with.
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={},
-            cwd="/",
-            pass_fds=descriptors,
-        )
+        return await run_confined(command, descriptors, limits)
+
+
+async def run_confined(
+    command: Sequence[str], descriptors: Sequence[int], limits: SandboxLimits, *, stdin: int = subprocess.DEVNULL
+) -> Execution:
+    """Run a command of `stage`, `isolate` and `limit` to its end; `descriptors` are the open files that it names."""
+    # The environment is already empty here: /proc/1/environ inside shows what bubblewrap itself was started with.
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={},
+        cwd="/",
+        pass_fds=descriptors,
+    )
     return await _watch(process, limits)
 
 
@@ -122,6 +135,21 @@ def check_sandbox() -> None:
         raise ValueError(f"bubblewrap cannot make a sandbox here ({reason}): {_ALLOW}")
 
 
+def kill_sandbox(pid: int) -> None:
+    """Kill a bubblewrap and its child. One that has just started does not yet die with its parent."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    with suppress(OSError):  # it has ended, or this kernel has no such list
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
+
+
+def _end(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError, ChildProcessError):  # it ended just now
+        kill_sandbox(process.pid)
+
+
 async def _watch(process: asyncio.subprocess.Process, limits: SandboxLimits) -> Execution:
     """Collect output until the namespace is empty: the pipes close only when its last process is gone."""
     assert process.stdout is not None
@@ -129,10 +157,9 @@ async def _watch(process: asyncio.subprocess.Process, limits: SandboxLimits) -> 
     ended_by_us: set[str] = set()
 
     def end(reason: str) -> None:
-        # bubblewrap dies with its parent, and the namespace with bubblewrap: one signal ends all of it.
         if process.returncode is None:
             ended_by_us.add(reason)
-            process.kill()
+            _end(process)
 
     deadline = asyncio.get_running_loop().call_later(limits.wall_seconds, end, "deadline")
     try:
@@ -144,7 +171,7 @@ async def _watch(process: asyncio.subprocess.Process, limits: SandboxLimits) -> 
     finally:
         deadline.cancel()
         if process.returncode is None:
-            process.kill()
+            _end(process)
             await process.wait()
     return Execution(
         stdout=stdout,
@@ -167,7 +194,7 @@ async def _read(stream: asyncio.StreamReader, room: int, end: Callable[[str], No
 @contextmanager
 def _prepared(code: str, limits: SandboxLimits) -> Iterator[tuple[list[str], tuple[int, int]]]:
     """The command for a program, and the open files that it reads: the program and the system-call filter."""
-    script, calls = _memory_file(code.encode(errors="replace")), _memory_file(forbidden_calls())
+    script, calls = memory_file(code.encode(errors="replace")), memory_file(forbidden_calls())
     try:
         yield _command(limits, script, calls), (script, calls)
     finally:
@@ -175,7 +202,8 @@ def _prepared(code: str, limits: SandboxLimits) -> Iterator[tuple[list[str], tup
         os.close(calls)
 
 
-def _memory_file(content: bytes) -> int:
+def memory_file(content: bytes) -> int:
+    """An open file in memory, read from its beginning; the caller closes it."""
     descriptor = os.memfd_create("sandbox")
     with open(descriptor, "wb", closefd=False) as file:
         file.write(content)
@@ -184,35 +212,42 @@ def _memory_file(content: bytes) -> int:
 
 
 def _command(limits: SandboxLimits, script: int, calls: int) -> list[str]:
-    python = f"{_PYTHON_HOME}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
     return [
-        *_stage(limits),
-        *_isolate(),
-        *("--ro-bind-data", str(script), _SCRIPT, "--seccomp", str(calls), "--remount-ro", "/"),
-        *_limit(limits),
-        *(python, "-I", "-S", _SCRIPT),
+        *stage(limits, MOUNT + _GO_ON),
+        *enter(isolate(calls, user=_NOBODY, environment=LIBRARIES, folders={"/tmp": ""}, files={_SCRIPT: script})),
+        *limit(limits),
+        *(PYTHON, "-I", "-S", _SCRIPT),
     ]
 
 
-def _stage(limits: SandboxLimits) -> list[str]:
+def stage(limits: SandboxLimits, script: str) -> list[str]:
     """A first step that prepares the second: it mounts `/tmp` with a limit on files, which bubblewrap cannot set.
 
-    One signal kills its whole process namespace; the change of user detaches the inner one from its parent.
+    `script` begins with `MOUNT`. One signal kills its whole process namespace; the change of user detaches the inner
+    one from its parent.
     """
-    as_root = os.geteuid() == 0
-    user = [] if as_root else _root_of_a_namespace()
+    user = [] if _is_root() else _root_of_a_namespace()
     options = f"size={limits.temp_bytes},nr_inodes={limits.temp_files},mode=1777"
     return [
         *(_program("bwrap"), "--unshare-pid", "--die-with-parent", *user, "--dev-bind", "/", "/"),
         *("--tmpfs", "/tmp", "--ro-bind", sys.base_prefix, _STAGED_PYTHON, "--dir", _STAGED_TEMP),
-        *("/bin/sh", "-c", _MOUNT_AND_GO_ON, _program("mount"), options, _STAGED_TEMP),
-        *(_step_down() if as_root else []),
+        *("/bin/sh", "-c", script, _program("mount"), options, _STAGED_TEMP),
     ]
 
 
+def owner_of_files() -> int:
+    """The user who owns a program's files, as the first step sees it."""
+    return _NOBODY if _is_root() else 0
+
+
+def _is_root() -> bool:
+    return os.geteuid() == 0
+
+
 def _root_of_a_namespace() -> list[str]:
-    """A user who may mount, and then pass its own identity to an inner namespace."""
-    capabilities = ("--cap-add", "CAP_SYS_ADMIN", "--cap-add", "CAP_SETFCAP")
+    """A user who may mount, read whatever a program leaves, and pass its own identity to an inner namespace."""
+    names = ("CAP_SYS_ADMIN", "CAP_SETFCAP", "CAP_DAC_OVERRIDE")
+    capabilities = (argument for name in names for argument in ("--cap-add", name))
     return ["--unshare-user", "--uid", "0", "--gid", "0", *capabilities]
 
 
@@ -224,17 +259,38 @@ def _step_down() -> list[str]:
     return [_program("setpriv"), "--reuid", str(_NOBODY), "--regid", str(_NOBODY), "--clear-groups"]
 
 
-def _isolate() -> list[str]:
-    # /dev, and the root that _command makes read-only, are in memory too: writable they would bypass temp_bytes.
+def enter(options: Sequence[str]) -> list[str]:
+    """The second step, with what `isolate` says; bubblewrap also takes that from an open file, as `--args FILE`."""
+    return [*(_step_down() if _is_root() else []), _program("bwrap"), *options]
+
+
+def isolate(
+    calls: int,
+    *,
+    user: int,
+    environment: Mapping[str, str],
+    folders: Mapping[str, str],
+    files: Mapping[str, int],
+    system: Sequence[str] = (),
+) -> list[str]:
+    """Options for namespaces in which only `folders` can be written. A program starts in the first of them.
+
+    `folders` are inside the sized `/tmp` of the first step, `files` are open ones, `system` are paths of the host to
+    see, and `calls` is the system-call filter.
+    """
     return [
-        _program("bwrap"),
-        *("--unshare-all", "--unshare-user", "--disable-userns", "--uid", str(_NOBODY), "--gid", str(_NOBODY)),
-        *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv"),
-        *("--setenv", "LD_LIBRARY_PATH", f"{_PYTHON_HOME}/lib", "--hostname", "sandbox"),
+        *("--unshare-all", "--unshare-user", "--disable-userns", "--uid", str(user), "--gid", str(user)),
+        *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--clearenv", "--hostname", "sandbox"),
+        *(argument for name, value in environment.items() for argument in ("--setenv", name, value)),
         *_system(),
+        *(argument for path in system for argument in ("--ro-bind-try", path, path)),
         *("--ro-bind", _STAGED_PYTHON, _PYTHON_HOME),
+        # /dev and the root are in memory too: writable they would bypass temp_bytes.
         *("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"),
-        *("--bind", _STAGED_TEMP, "/tmp", "--chdir", "/tmp"),
+        *(argument for path, name in folders.items() for argument in ("--bind", f"{_STAGED_TEMP}/{name}", path)),
+        *("--chdir", next(iter(folders))),
+        *(argument for path, file in files.items() for argument in ("--ro-bind-data", str(file), path)),
+        *("--seccomp", str(calls), "--remount-ro", "/"),
     ]
 
 
@@ -249,7 +305,8 @@ def _system() -> list[str]:
     return arguments
 
 
-def _limit(limits: SandboxLimits) -> list[str]:
+def limit(limits: SandboxLimits) -> list[str]:
+    """The last step before the program."""
     return [
         _program("prlimit"),
         f"--cpu={limits.cpu_seconds}",

@@ -9,6 +9,7 @@ from typing import Any
 from turnwise.algorithm import Need
 from turnwise.cluster.cluster_player import ClusterPlayer
 from turnwise.engine.kinds import IN_PROCESS
+from turnwise.envs.cards.dhumbal_players import LEARNED
 from turnwise.envs.faults import close_quietly
 from turnwise.envs.registry import make
 from turnwise.learn.extrapolation import make_mixture
@@ -20,16 +21,27 @@ from turnwise.recipe.loading import newest_weights, one_model
 from turnwise.recipe.schema import Recipe, SeatChoice
 from turnwise.recipe.seating import check_env_seats, policies_of, recipe_of, trained_policies
 from turnwise.rollout.agents import Agent, OracleAgent, RandomAgent, ScriptedAgent
-from turnwise.rollout.card_agents import CARD_AGENTS
+from turnwise.rollout.card_agents import CARD_AGENTS, CardAgent
 from turnwise.runs.settings import META
 from turnwise.sources.cast import Cast, Pool, Voice
 from turnwise.sources.played import plays_in_lockstep
 from turnwise.sources.player import Player, Playing
 from turnwise.sources.silent_player import SilentPlayer
+from turnwise.train.card_files import LearnedCards
 from turnwise.train.setup import load_policy, make_renderer, plays_at_all
 from turnwise.train.text_strategy import tree_of
 
-_AGENTS: dict[str, Callable[..., Agent]] = {"random": RandomAgent, "oracle": OracleAgent, **CARD_AGENTS}
+
+def _learned(*, path: str) -> Agent:
+    return CardAgent(LearnedCards(path))
+
+
+_AGENTS: dict[str, Callable[..., Agent]] = {
+    "random": RandomAgent,
+    "oracle": OracleAgent,
+    **CARD_AGENTS,
+    LEARNED: _learned,
+}
 
 
 def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy], *, ranks: Ranks = ALONE) -> Cast:

@@ -48,6 +48,7 @@ from turnwise.train.setup import (
     require_templates,
 )
 from turnwise.train.state import read_state
+from turnwise.train.text_strategy import measure_all
 from turnwise.train.trainer import Trainer
 from turnwise.trust import sign, why_unsigned
 from turnwise.types import POLICY, Group
@@ -55,7 +56,7 @@ from turnwise.words import counted
 
 SFT = "sft"
 """The imitation stage's folder inside a run folder."""
-FIXED = ("seed", "model", "env", "algorithm", "sft", "source", "judge", "policies", "seats", "exchange")
+FIXED = ("seed", "model", "env", "algorithm", "sft", "source", "judge", "policies", "seats", "exchange", "in_turn")
 """Settings that define a run: changing them makes another run."""
 _REACHED = frozenset(f"judge.{name}" for name in ("url", "seconds", "retries", "concurrency"))
 """How a judge is reached, not what it says: a server may have moved or become slower."""
@@ -135,21 +136,21 @@ def evaluate_model(
     """Play the held-out tasks with a model: a name, or the folder of a checkpoint; `watch` sees the episodes."""
     if not recipe.eval.episodes:
         raise ValueError("eval.episodes is 0, so nothing would be played; name an environment and a number of tasks")
-    with playing(recipe, model) as (player, sources):
-        seats = {name: seats_of(recipe, name) for name in sources}
-        return evaluate(player, recipe, seats, watch=watch, ranks=join())
+    with playing(recipe, model) as (player, policies):
+        seats = {name: seats_of(recipe, name) for name in policies}
+        return evaluate(player, recipe, seats, watch=watch, ranks=join()) | measure_all(recipe, policies)
 
 
 @contextmanager
-def playing(recipe: Recipe, model: str | Path) -> Iterator[tuple[Playing, Mapping[str, str | Path]]]:
-    """What plays with a model as the recipe says, and where each policy that it plays comes from."""
+def playing(recipe: Recipe, model: str | Path) -> Iterator[tuple[Playing, Mapping[str, TextPolicy]]]:
+    """What plays with a model as the recipe says, and the policies that come from the model."""
     sources = _parts(recipe, model)
     policies = load_policies(recipe) if recipe.policies else {}
     policies |= {name: load_policy(recipe_of(recipe, name), each, frozen=True) for name, each in sources.items()}
     require_engine(recipe, policies)
     player = make_player(recipe, make_cast(recipe, policies), ranks=join())
     try:
-        yield player, sources
+        yield player, {name: policies[name] for name in sources}
     finally:
         player.close()
 

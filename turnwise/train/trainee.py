@@ -14,7 +14,7 @@ from turnwise.policy.mixed_policy import MixedPolicy
 from turnwise.policy.text import Reference, TextPolicy
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Recipe
-from turnwise.recipe.seating import prefix_of, recipe_of, seats_of
+from turnwise.recipe.seating import learns_at, prefix_of, recipe_of, seats_of
 from turnwise.rollout.scheduler import at_seats
 from turnwise.runs.checkpoints import Checkpoints, policy_folder
 from turnwise.sources.rollout_metrics import find_errors, read_rollout
@@ -83,9 +83,11 @@ class Trainee:
         self.standing = Standing(reference=None if self.learner.reference is None else 0)
 
     def learn(self, groups: Sequence[Group], step: int, watch: Watch, phase: Callable[[str], None]) -> Lesson:
-        """Learn from what was played at its seats; the guard handles non-finite numbers."""
+        """Learn from what was played at its seats, if it is its turn; the guard handles non-finite numbers."""
         groups = at_seats(groups, self.seats)
         lesson = Lesson(played=read_rollout(groups, version=step - 1))
+        if not learns_at(self.recipe, self.name, step):
+            return lesson
         try:
             phase("scoring")
             with watch.timing("score"):
