@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from turnwise.cli import app
 from turnwise.envs.process import EnvSource
-from turnwise.evaluate.tournament import Tournament, play_tournament, rotations
+from turnwise.evaluate.tournament import Tournament, _results, play_tournament, rotations
 from turnwise.recipe.schema import Rollout
 from turnwise.report.tournament_page import render_tournament
 from turnwise.rollout.agents import Action, Agent, View
@@ -20,10 +20,10 @@ from turnwise.train.entrants import entering
 ROLLOUT = Rollout(max_turns=8, max_tokens=8)
 
 
-def held(env: str, players: dict[str, str], games: int = 12, **options: int) -> Tournament:
+def held(env: str, players: dict[str, str], games: int = 12, *, stakes: bool = False, **options: int) -> Tournament:
     source = EnvSource(env=env, kwargs=options)
     with entering(players, rollout=ROLLOUT, temperature=1.0, seed=0, device="cpu") as entrants:
-        return play_tournament(source, entrants.agents, entrants.play, games=games)
+        return play_tournament(source, entrants.agents, entrants.play, games=games, stakes=stakes)
 
 
 class Breaks(Agent):
@@ -47,6 +47,30 @@ def test_the_expert_beats_random_moves_and_the_numbers_add_up():
     assert (outcome.games, outcome.faults) == (3 * 2 * 12, 0)
     assert sum(result.games for result in outcome.results) == outcome.games
     assert sum(each.reward for each in outcome.standings) == pytest.approx(0)
+
+
+class Mute(Agent):
+    """Says nothing, so that its first move loses."""
+
+    async def act(self, view: View) -> Action:
+        return Action(text="")
+
+
+def test_by_stakes_a_game_for_less_is_partly_drawn():
+    margins = {("a", "b"): [2.0, -1.0, -1.0]}
+    assert _results(margins, stakes=False) == [("a", "b", 1, 0, 2)]
+    assert _results(margins, stakes=True) == [("a", "b", 1, 1, 1)]
+    players = {"expert": "oracle", "any": "random"}
+    games, stakes = (held("duel/kuhn", players, stakes=stakes) for stakes in (False, True))
+    assert sorted(each.reward for each in stakes.standings) == sorted(each.reward for each in games.standings)
+    assert sum(result.games for result in stakes.results) == pytest.approx(stakes.games)
+    assert stakes.results[0].drawn > games.results[0].drawn == 0
+
+
+def test_a_seat_that_never_acts_still_wins_what_an_illegal_first_move_loses():
+    outcome = held("duel/kuhn", {"mute": f"{__name__}:Mute", "any": "random"}, games=6)
+    rewards = {each.rating.player: each.reward for each in outcome.standings}
+    assert rewards["any"] == -rewards["mute"] > 0.5
 
 
 def test_equal_seeds_give_equal_tournaments():
@@ -84,6 +108,8 @@ def test_the_command_prints_a_table_or_json_and_writes_a_page(tmp_path: Path):
     assert table.exit_code == 0, table.output
     assert "duel/kuhn: 6 games" in table.output
     assert "Who beat whom" in (tmp_path / "page.html").read_text()
+    stakes = CliRunner().invoke(app, ["tournament", "duel/kuhn", *players, "--stakes"])
+    assert "duel/kuhn: 6 games, rated by stakes" in stakes.output
     plain = CliRunner().invoke(app, ["tournament", "duel/rps", "rounds=2", *players, "--json"])
     assert {row["player"] for row in json.loads(plain.stdout)["standings"]} == {"expert", "any"}
 

@@ -26,6 +26,7 @@ from turnwise.recipe.schema import Train
 from turnwise.runs.checkpoints import Checkpoints
 from turnwise.runs.disk import RunFolderError
 from turnwise.torch_ranks import join
+from turnwise.train.exchange import swap_learners
 from turnwise.train.state import load_learner, write_state
 from turnwise.types import Group, NonFiniteError
 
@@ -185,6 +186,37 @@ def breaks(ranks: Ranks) -> list[str]:
     return []
 
 
+def exchanges(ranks: Ranks) -> dict[str, list[bool]]:
+    """For whole replicas and for parts: whether this rank's tensors all moved, and whether a second swap undoes it."""
+    found: dict[str, list[bool]] = {}
+    for kind in ("replicas", "sharded"):
+        first, second = (make_learner((make_policy, preset("ppo"), {"ranks": kind}), ranks) for _ in range(2))
+        take_steps(first, (1,))
+        take_steps(second, (1, 2))
+        before = held(first), held(second)
+        swap_learners(first, second)
+        moved = equal(held(first), before[1]) and equal(held(second), before[0]) and not equal(*before)
+        take_steps(first, (3,))
+        learned = not equal(held(first), before[1])
+        swap_learners(first, second)
+        found[kind] = [moved, learned, equal(held(first), before[0])]
+    return found
+
+
+def held(learner: Learner) -> dict[str, Tensor]:
+    """What this rank holds of weights, critic and moments."""
+    assert learner.critic is not None
+    assert learner.critic_optimizer is not None
+    whole = {**learner.policy.trainable(), **learner.optimizer.tensors()}
+    critic = {**learner.critic.trainable(), **learner.critic_optimizer.tensors()}
+    tensors = {**whole, **{f"critic {name}": each for name, each in critic.items()}}
+    return {name: local(each.detach()).clone() for name, each in tensors.items()}
+
+
+def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
 def refusals(ranks: Ranks) -> list[str]:
     """What cannot be sharded, in words."""
     said: list[str] = []
@@ -216,6 +248,7 @@ def work(folder: Path) -> None:
     if ranks.size == SIZES[0]:
         found["full"] = fills_up(folder, ranks)
         found["breaks"] = breaks(ranks)
+        found["exchanges"] = exchanges(ranks)
         found["refusals"] = refusals(ranks)
         found["reference"] = renews_reference(folder, ranks)
     (folder / f"{ranks.size}-{ranks.rank}.json").write_text(json.dumps(found))

@@ -1,17 +1,25 @@
 """Players that learn Dhumbal: equal seeds learn equally, decisions are legal, and calls are learnt."""
 
 import random
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
 
+from turnwise.cli import app
 from turnwise.envs.cards.dhumbal_features import MELDS, SLOTS, WIDTH, encode, slots
 from turnwise.envs.cards.dhumbal_players import make_player
 from turnwise.envs.cards.dhumbal_rules import DhumbalRules, deal
 from turnwise.envs.cards.dhumbal_table import play_table
+from turnwise.recipe.loading import load_recipe
+from turnwise.recipe.schema import Recipe
 from turnwise.train.card_dqn import DqnPlayer, _loss, _Step
+from turnwise.train.card_files import LearnedCards
 from turnwise.train.card_ppo import PpoPlayer
 from turnwise.train.card_rollouts import Taken, play_rounds
+from turnwise.train.casting import require_seats
 
 
 def test_features_and_slots_describe_every_position():
@@ -67,3 +75,53 @@ def test_dqn_values_nothing_after_the_end():
         assert float(_loss(network, network, [end], 1.0)) == pytest.approx(0.0)  # the value is the reward
         assert float(_loss(network, network, [middle], 1.0)) == pytest.approx(0.0)  # the value is the next one's
         assert float(_loss(network, network, [middle], 0.5)) > 0
+
+
+@pytest.mark.parametrize("kind", [PpoPlayer, DqnPlayer])
+def test_a_saved_player_plays_from_its_file_with_the_seats_own_luck(tmp_path: Path, kind):
+    player = kind(seed=0, steps=1, rounds=4)
+    player.save(tmp_path / "player.safetensors")
+    loaded = LearnedCards(tmp_path / "player.safetensors")
+    rng, played = random.Random(0), deal(DhumbalRules(players=2), random.Random(0))
+    while played.phase != "over":
+        known = played.known()
+        decided = {loaded.decide(known, random.Random(1)) for _ in range(3)}
+        assert len(decided) == 1
+        assert decided <= set(known.legal())
+        if kind is DqnPlayer:
+            assert decided == {player.decide(known, rng)}
+        played.decide(rng.choice(known.legal()))
+
+
+def test_a_saved_player_takes_part_in_a_tournament(tmp_path: Path):
+    PpoPlayer(seed=0, steps=1, rounds=4).save(file := tmp_path / "ppo.safetensors")
+    players = ["--player", f"ppo={file}", "--player", "any=cards/dhumbal:random"]
+    outcome = CliRunner().invoke(app, ["tournament", "cards/dhumbal", "players=2", *players, "--games", "2"])
+    assert outcome.exit_code == 0, outcome.output
+    assert "cards/dhumbal: 4 games" in outcome.output
+    assert "100.0%" in outcome.output  # its decisions are legal
+
+
+def test_a_file_that_is_not_a_player_gets_one_message(tmp_path: Path):
+    (tmp_path / "broken.safetensors").write_bytes(b"no tensors")
+    save_file({"weight": torch.zeros(1)}, tmp_path / "other.safetensors")
+    save_file({"weight": torch.zeros(1)}, tmp_path / "shape.safetensors", metadata={"cards/dhumbal": "ppo"})
+    for name, message in {
+        "none": "there is no file",
+        "broken": "cannot read",
+        "other": "is not a player of cards/dhumbal",
+        "shape": "cannot read",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            LearnedCards(tmp_path / f"{name}.safetensors")
+
+
+def test_a_recipe_seats_a_saved_player(tmp_path: Path):
+    def seated(path: str) -> Recipe:
+        seats = {"player_0": "policy", "player_1": {"agent": "cards/dhumbal:learned", "options": {"path": path}}}
+        return load_recipe(None, {"env": {"id": "cards/dhumbal", "kwargs": {"players": 2}}, "seats": seats})
+
+    DqnPlayer(seed=0, steps=1, rounds=4, updates=1).save(tmp_path / "dqn.safetensors")
+    require_seats(seated(str(tmp_path / "dqn.safetensors")))
+    with pytest.raises(ValueError, match="there is no file elsewhere"):
+        require_seats(seated("elsewhere"))

@@ -21,8 +21,10 @@ from tests.train.small_runs import (
     timeless,
     trajectories,
 )
+from turnwise.recipe.loading import find_model
 from turnwise.report import write_report
 from turnwise.rollout.agents import ConstantAgent, PoolAgent, View
+from turnwise.train.stages import evaluate_model
 from turnwise.train.state import read_state
 from turnwise.waiting import finish
 
@@ -103,6 +105,9 @@ def test_exploitability_is_measured_before_and_after_and_falls_with_imitation_of
     assert after["eval/exploitability"] < before["eval/exploitability"]
     assert after["eval/left_over"] < before["eval/left_over"]
     assert 0 <= after["eval/exploitability"] < 0.2
+    recipe, weights = find_model(str(tmp_path / "run"), {"eval": {"exploitability": False}})  # it is small enough
+    last = rows(tmp_path / "run", "evals")[-1]["eval/exploitability"]
+    assert evaluate_model(recipe, weights)["eval/exploitability"] == pytest.approx(last)
 
 
 def test_a_game_without_a_tree_has_no_exploitability(tmp_path: Path) -> None:

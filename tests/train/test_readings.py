@@ -1,9 +1,11 @@
 """What the episodes of a step say: rates over sound episodes, the share of the others, lags and repetition."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from turnwise.rollout.scheduler import at_seats
 from turnwise.sources.rollout_metrics import find_errors, read_rollout
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
@@ -92,6 +94,21 @@ def test_groups_of_equal_rewards_are_counted_among_groups_of_several() -> None:
     alone = Group(id="h", trajectories=[trajectory("h/0", turn([1]))])
     assert read_rollout([*GROUPS[:1], equal, alone], version=3)["rollout/zero_variance"] == pytest.approx(1 / 2)
     assert "rollout/zero_variance" not in read_rollout([alone], version=3)
+
+
+@pytest.mark.parametrize(
+    ("paid", "share"),
+    [([{"a": 1, "b": -1}, {"a": -0.5, "b": 0.5}], 1), ([{"a": 1, "b": -1}, {"a": 1, "b": 1}], 1 / 2)],
+)
+def test_games_in_which_a_policy_wins_what_it_loses_are_counted(paid: list[dict[str, float]], share: float) -> None:
+    def seated(game: int, seat: str, rewards: dict[str, float]) -> Trajectory:
+        return replace(trajectory(f"{game}/{seat}", turn([1]), rewards=rewards), seat=seat, episode=str(game))
+
+    endings = enumerate([*paid, {"a": 0.0, "b": 0.0}])
+    groups = [Group(id=f"{game}", trajectories=[seated(game, seat, end) for seat in end]) for game, end in endings]
+    assert read_rollout(groups, version=3)["rollout/zero_sum"] == share
+    assert "rollout/zero_sum" not in read_rollout(groups[-1:], version=3)  # a draw, or all failed
+    assert "rollout/zero_sum" not in read_rollout(at_seats(groups, ["a"]), version=3)  # another plays the other seat
 
 
 def test_a_step_without_one_sound_episode_has_faults_and_no_rates() -> None:

@@ -65,6 +65,11 @@ def test_another_number_of_ranks_goes_on(found: Found, name: str) -> None:
             assert rank["goes on"][f"{name} from {other}"] == near(expected, half="half" in name)
 
 
+@pytest.mark.parametrize("kind", ["replicas", "sharded"])
+def test_policies_on_two_ranks_exchange_exactly_and_learn_on(found: Found, kind: str) -> None:
+    assert [rank["exchanges"][kind] for rank in found[2]] == [[True, True, True]] * 2
+
+
 def test_each_rank_holds_its_part_of_weights_gradients_and_moments(found: Found) -> None:
     (alone,) = found[1]
     for size in SHARDED:

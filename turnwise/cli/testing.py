@@ -16,8 +16,6 @@ from turnwise.trust import trusting
 
 if TYPE_CHECKING:
     from turnwise.evaluate.plan_tests import Play, SizeResult
-    from turnwise.rollout.episode import EpisodeSpec
-    from turnwise.types import Trajectory
 
 
 def examine(
@@ -93,7 +91,7 @@ def _endpoint(
 def _policy(name: str, options: dict[str, Any], limits: dict[str, Any]) -> Iterator[Opened]:
     """A model of ours; a run that learned to plan is tested in the form that it learned."""
     from turnwise.envs.registry import make
-    from turnwise.evaluate.plan_tests import ENV, FAMILY, TURNS
+    from turnwise.evaluate.plan_tests import ENV, FAMILY, TURNS, plays_model
     from turnwise.recipe.loading import find_model
     from turnwise.train.stages import playing
 
@@ -102,13 +100,7 @@ def _policy(name: str, options: dict[str, Any], limits: dict[str, Any]) -> Itera
     learned = dict(recipe.env.kwargs) if recipe.env.id.startswith(FAMILY) else {"protocol": "calls"}
     make(ENV, **{**learned, **options})  # a wrong option is told before a model is loaded
     with playing(recipe, weights) as (player, _):
-
-        def play(specs: Sequence[EpisodeSpec]) -> list[Trajectory]:
-            groups = player.play(list(specs), temperature=limits["temperature"])
-            played = {each.id: each for group in groups for each in group.trajectories}
-            return [played[spec.id] for spec in specs]
-
-        yield play, {**learned, **options}
+        yield plays_model(player, temperature=limits["temperature"]), {**learned, **options}
 
 
 def _show(results: Sequence[SizeResult]) -> None:

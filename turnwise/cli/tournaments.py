@@ -30,11 +30,14 @@ def tournament(
     player: Annotated[
         list[str] | None,
         typer.Option(
-            help="NAME=WHAT, repeated: random, oracle, package.module:Class, a run or model folder, or "
-            "http://HOST/v1#MODEL.",
+            help="NAME=WHAT, repeated: random, oracle, package.module:Class, a run or model folder, a card "
+            "player's .safetensors, or http://HOST/v1#MODEL.",
         ),
     ] = None,
     games: Annotated[int, typer.Option(min=1, help="Games of every table in each rotation of its players.")] = 64,
+    stakes: Annotated[
+        bool, typer.Option("--stakes", help="Rate by how much was won, not by games: poker is played for stakes.")
+    ] = False,
     temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature of models; 0 is greedy.")] = 1.0,
     max_turns: Annotated[int, typer.Option(min=1, help="Maximum turns of a seat.")] = 64,
     max_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens of a model's turn.")] = 256,
@@ -56,7 +59,7 @@ def tournament(
         source.check()
         rollout = Rollout(max_turns=max_turns, max_tokens=max_tokens)
         with entering(players, rollout=rollout, temperature=temperature, seed=seed, device=device) as entrants:
-            outcome = play_tournament(source, entrants.agents, entrants.play, games=games)
+            outcome = play_tournament(source, entrants.agents, entrants.play, games=games, stakes=stakes)
         if not outcome.games:
             raise ValueError(f"every game of {env} failed; the last error: {outcome.last_error}")
         if html is not None:
@@ -102,4 +105,5 @@ def _show(outcome: Tournament) -> None:
         )
     console().print(table)
     failed = f", {outcome.faults} failed ({printable(outcome.last_error)})" if outcome.faults else ""
-    typer.echo(f"{outcome.env}: {counted(outcome.games, 'game')}{failed}")
+    by = ", rated by stakes" if outcome.stakes else ""
+    typer.echo(f"{outcome.env}: {counted(outcome.games, 'game')}{by}{failed}")

@@ -20,6 +20,7 @@ from turnwise.evaluate.statistics import wilson_interval
 from turnwise.rollout.endpoint_agent import EndpointAgent
 from turnwise.rollout.episode import EpisodeSpec, Limits
 from turnwise.rollout.scheduler import Scheduler
+from turnwise.sources.player import Playing
 from turnwise.types import StopReason, Trajectory
 from turnwise.waiting import finish
 
@@ -87,21 +88,36 @@ class SizeResult:
 
 def try_planner(play: Play, suite: PlanSuite) -> list[SizeResult]:
     """Play the suite with an agent, one size after the other; ValueError if an agent cannot be reached."""
-    return [_try_size(play, suite, size) for size in suite.sizes]
+    try:
+        return [_try_size(play, suite, size) for size in suite.sizes]
+    except ConnectionError as error:
+        raise ValueError(str(error)) from error
 
 
-def plays_endpoint(endpoint: ChatEndpoint, *, seconds: float, concurrency: int) -> Play:
-    """Plays with a chat model behind an address; ValueError if it cannot be reached."""
-    agent, limits = EndpointAgent(endpoint), Limits(max_turns=TURNS, act_seconds=seconds)
+def plays_endpoint(endpoint: ChatEndpoint, *, seconds: float, concurrency: int, turns: int = TURNS) -> Play:
+    """Plays with a chat model behind an address; ConnectionError if it cannot be reached."""
+    agent, limits = EndpointAgent(endpoint), Limits(max_turns=turns, act_seconds=seconds)
 
     async def play(specs: Sequence[EpisodeSpec]) -> list[Trajectory]:
         async with Scheduler(concurrency=concurrency, limits=limits) as scheduler:
             played = await scheduler.run(specs, agent)
-            if any(each.stop is StopReason.ENV_ERROR for each in played):
-                raise ValueError(next(iter(scheduler.stats.last_error.values())))
-            return played
+        for each in (each for each in played if each.stop is StopReason.ENV_ERROR):
+            fault = ConnectionError if each.info.get("culprit") == "agent" else ValueError
+            raise fault(str(each.info.get("error", "")))
+        return played
 
     return lambda specs: finish(play(specs))
+
+
+def plays_model(player: Playing, *, temperature: float | None = None) -> Play:
+    """Plays with a model of ours."""
+
+    def play(specs: Sequence[EpisodeSpec]) -> list[Trajectory]:
+        groups = player.play(list(specs), temperature=temperature)
+        played = {each.id: each for group in groups for each in group.trajectories}
+        return [played[spec.id] for spec in specs]
+
+    return play
 
 
 def error_of(trajectory: Trajectory, *, seconds: float = inf) -> PlanError | None:

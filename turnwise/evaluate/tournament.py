@@ -36,6 +36,8 @@ class Tournament:
     """What came of it: standings, the best first, and the games of every pair."""
 
     env: str
+    stakes: bool
+    """Whether games counted by how much was won."""
     games: int
     """Episodes that were played to their end."""
     faults: int
@@ -63,8 +65,14 @@ class Tournament:
         return {**rest, "standings": standings, "results": [result._asdict() for result in self.results]}
 
 
-def play_tournament(source: EnvSource, agents: Mapping[str, Agent], play: Play, *, games: int) -> Tournament:
-    """Let all meet all: every table plays the same `games` seeds in every rotation of its players."""
+def play_tournament(
+    source: EnvSource, agents: Mapping[str, Agent], play: Play, *, games: int, stakes: bool = False
+) -> Tournament:
+    """Let all meet all: every table plays the same `games` seeds in every rotation of its players.
+
+    With `stakes` a game counts by how much was won: the largest difference of rewards between two players is a whole
+    game, and of one with half that difference one half is won and one half drawn.
+    """
     seats = _seats_of(source)
     if len(agents) < len(seats):
         raise ValueError(
@@ -77,7 +85,7 @@ def play_tournament(source: EnvSource, agents: Mapping[str, Agent], play: Play, 
         name = "-".join(table)
         specs = [EpisodeSpec.of(source, seed=seed, group=f"{name}:{seed}") for seed in range(games)]
         tables[table] = list(_by_episode(play(specs, seated)))
-    return _sum_up(source.name, seats, tables)
+    return _sum_up(source.name, seats, tables, stakes=stakes)
 
 
 def rotations(players: Sequence[str], seats: int) -> Iterator[tuple[str, ...]]:
@@ -106,9 +114,11 @@ def _by_episode(groups: Sequence[Group]) -> Iterator[list[Trajectory]]:
     yield from episodes.values()
 
 
-def _sum_up(env: str, seats: Sequence[str], tables: Mapping[tuple[str, ...], list[list[Trajectory]]]) -> Tournament:
+def _sum_up(
+    env: str, seats: Sequence[str], tables: Mapping[tuple[str, ...], list[list[Trajectory]]], *, stakes: bool
+) -> Tournament:
     earned, turns = defaultdict[str, list[float]](list), defaultdict[str, list[bool]](list)
-    pairs: dict[tuple[str, str], list[int]] = {}
+    margins = defaultdict[tuple[str, str], list[float]](list)
     faults, last_error, whole = 0, "", 0
     for table, episodes in tables.items():
         player_of = dict(zip(seats, table, strict=True))
@@ -117,14 +127,13 @@ def _sum_up(env: str, seats: Sequence[str], tables: Mapping[tuple[str, ...], lis
                 faults, last_error = faults + 1, str(episode[0].info.get("error", last_error))
                 continue
             whole += 1
-            rewards = {player_of[each.seat]: each.reward for each in episode}
+            rewards = {player_of[each.seat]: each.reward if each.turns else each.last_pay for each in episode}
             for each in episode:
-                earned[player_of[each.seat]].append(each.reward)
+                earned[player_of[each.seat]].append(rewards[player_of[each.seat]])
                 turns[player_of[each.seat]] += [turn.valid for turn in each.turns]
             for one, other in combinations(sorted(rewards), 2):
-                counts = pairs.setdefault((one, other), [0, 0, 0])
-                counts[0 if rewards[one] > rewards[other] else 2 if rewards[one] < rewards[other] else 1] += 1
-    results = [Result(one, other, *counts) for (one, other), counts in pairs.items()]
+                margins[one, other].append(rewards[one] - rewards[other])
+    results = _results(margins, stakes=stakes)
     standings = [
         Placing(
             rating=rating,
@@ -133,4 +142,24 @@ def _sum_up(env: str, seats: Sequence[str], tables: Mapping[tuple[str, ...], lis
         )
         for rating in rate(results)
     ]
-    return Tournament(env=env, games=whole, faults=faults, last_error=last_error, standings=standings, results=results)
+    return Tournament(
+        env=env,
+        stakes=stakes,
+        games=whole,
+        faults=faults,
+        last_error=last_error,
+        standings=standings,
+        results=results,
+    )
+
+
+def _results(margins: Mapping[tuple[str, str], Sequence[float]], *, stakes: bool) -> list[Result]:
+    """The games of every pair; with `stakes` the part of a game that was not at stake is drawn."""
+    largest = max((abs(margin) for each in margins.values() for margin in each), default=0.0)
+    results: list[Result] = []
+    for (one, other), each in margins.items():
+        shares = [abs(margin) / largest if stakes and largest else float(margin != 0) for margin in each]
+        won = sum(share for share, margin in zip(shares, each, strict=True) if margin > 0)
+        lost = sum(share for share, margin in zip(shares, each, strict=True) if margin < 0)
+        results.append(Result(one, other, won=won, drawn=len(each) - won - lost, lost=lost))
+    return results

@@ -26,13 +26,14 @@ def write_tournament(outcome: Mapping[str, Any], players: Mapping[str, str], out
 def render_tournament(outcome: Mapping[str, Any], players: Mapping[str, str]) -> str:
     """The whole page; every text from outside is escaped."""
     style = "\n".join(read_asset(name) for name in STYLES)
+    by = ", rated by stakes: what was not at stake in a game counts as drawn" if outcome["stakes"] else ""
     failed = f", {outcome['faults']} failed and do not count" if outcome["faults"] else ""
     return Template(read_asset("tournament.html")).substitute(
         style=style,
         style_hash=digest(style),
         version=__version__,
         env=escape(outcome["env"]),
-        summary=escape(f"{counted(outcome['games'], 'game')}{failed}."),
+        summary=escape(f"{counted(outcome['games'], 'game')}{by}{failed}."),
         ratings=_ratings(outcome["standings"]),
         pairs=_pairs([each["player"] for each in outcome["standings"]], outcome["results"]),
         players=_table(("player", "plays"), sorted(players.items())),
@@ -60,7 +61,7 @@ def _pairs(names: Sequence[str], results: Iterable[Mapping[str, Any]]) -> str:
     """The cross table, best player first."""
     counts: dict[tuple[str, str], str] = {}
     for each in results:
-        won, drawn, lost = (f"{each[key]:g}" for key in ("won", "drawn", "lost"))
+        won, drawn, lost = (f"{each[key]:.4g}" for key in ("won", "drawn", "lost"))
         counts[each["player"], each["other"]] = f"{won} / {drawn} / {lost}"
         counts[each["other"], each["player"]] = f"{lost} / {drawn} / {won}"
     return _table(("", *names), [(row, *(counts.get((row, column), "") for column in names)) for row in names])

@@ -7,16 +7,16 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from turnwise.envs.cards.dhumbal_features import SLOTS, WIDTH, slots
 from turnwise.envs.cards.dhumbal_rules import Decision, Known
-from turnwise.policy.features import Discrete, FeaturePolicy
-from turnwise.train.card_rollouts import SeatRound, Taken, play_rounds, view_of
+from turnwise.policy.features import FeaturePolicy
+from turnwise.train.card_files import decide, new_network, save_network, values
+from turnwise.train.card_rollouts import SeatRound, Taken, play_rounds
 
-_HIDDEN = (128, 64)
 _LEAST_EXPLORATION = 0.01
 
 
@@ -46,7 +46,7 @@ class DqnPlayer:
         decay: float = 0.9,
     ) -> None:
         """Each step plays rounds, draws `updates` batches from the replay, and copies the network to the target."""
-        self.network = FeaturePolicy.mlp(WIDTH, actions=Discrete(count=SLOTS), hidden=_HIDDEN, seed=seed)
+        self.network = new_network("dqn", seed=seed)
         self._rng, self._exploration = random.Random(f"rounds:{seed}"), 1.0
         self.rewards: list[float] = []
         """Mean coins a round / 100, step by step."""
@@ -64,28 +64,22 @@ class DqnPlayer:
                 nn.utils.clip_grad_norm_(self.network.parameters(), 10.0)
                 optimizer.step()
             self._exploration = max(_LEAST_EXPLORATION, self._exploration * decay)
-        self._exploration = 0.0
 
     def decide(self, known: Known, rng: random.Random) -> Decision:
         """The decision of highest value."""
-        features, legal = view_of(known)
-        (slot,), _ = self._choose(torch.tensor([features]), torch.tensor([legal]))
-        decision = slots(known)[slot]
-        assert decision is not None, "an action that is not legal has no value"
-        return decision
+        return decide(self.network, "dqn", known, torch.Generator())
+
+    def save(self, path: str | Path) -> None:
+        """Write what it has learned to a file that `LearnedCards` plays."""
+        save_network(self.network, "dqn", path)
 
     @torch.no_grad()
     def _choose(self, features_N: Tensor, legal_NA: Tensor) -> tuple[list[int], list[float]]:
         best = values(self.network, features_N, legal_NA).argmax(-1).tolist()
         for place, legal in enumerate(legal_NA.tolist()):
-            if self._exploration and self._rng.random() < self._exploration:
+            if self._rng.random() < self._exploration:
                 best[place] = self._rng.choice([slot for slot, allowed in enumerate(legal) if allowed])
         return best, [0.0] * len(best)
-
-
-def values(network: FeaturePolicy, features_N: Tensor, legal_NA: Tensor) -> Tensor:
-    """Q of every slot; minus infinity where it is not legal."""
-    return network.head(network.body(features_N)).masked_fill(~legal_NA, float("-inf"))
 
 
 def _steps(played: SeatRound) -> list[_Step]:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from turnwise.algorithm import Algorithm, preset
-from turnwise.envs.cards.dhumbal_features import SLOTS, WIDTH, slots
 from turnwise.envs.cards.dhumbal_rules import Decision, Known
 from turnwise.learn.learner import Learner
-from turnwise.policy.features import FEATURES, LEGAL, Discrete, FeaturePolicy
+from turnwise.policy.features import FEATURES, LEGAL
 from turnwise.recipe.schema import Train
-from turnwise.train.card_rollouts import SeatRound, Taken, play_rounds, view_of
+from turnwise.train.card_files import decide, new_network, save_network
+from turnwise.train.card_rollouts import SeatRound, Taken, play_rounds
 from turnwise.types import Group, StopReason, Trajectory, Turn
-
-_HIDDEN = (128, 64)
 
 
 class PpoPlayer:
     """Learns when it is made, then plays: `PpoPlayer(seed=1, steps=60)`."""
 
     def __init__(self, *, seed: int = 0, steps: int = 60, rounds: int = 256, learning_rate: float = 1e-3) -> None:
-        self.policy = FeaturePolicy.mlp(WIDTH, actions=Discrete(count=SLOTS), hidden=_HIDDEN, value=True, seed=seed)
+        self.policy = new_network("ppo", seed=seed)
         self._generator = torch.Generator().manual_seed(seed)
         self.rewards: list[float] = []
         """Mean coins a round / 100, step by step."""
@@ -38,11 +37,11 @@ class PpoPlayer:
 
     def decide(self, known: Known, rng: random.Random) -> Decision:
         """What the policy samples."""
-        features, legal = view_of(known)
-        (slot,), _ = self._choose(torch.tensor([features]), torch.tensor([legal]))
-        decision = slots(known)[slot]
-        assert decision is not None, "an action that is not legal has no probability"
-        return decision
+        return decide(self.policy, "ppo", known, self._generator)
+
+    def save(self, path: str | Path) -> None:
+        """Write what it has learned to a file that `LearnedCards` plays."""
+        save_network(self.policy, "ppo", path)
 
     def _choose(self, features_N: Tensor, legal_NA: Tensor) -> tuple[list[int], list[float]]:
         chosen = self.policy.act(features_N, generator=self._generator, legal_NA=legal_NA)

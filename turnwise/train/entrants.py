@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from turnwise.chat_endpoint import ChatEndpoint
+from turnwise.envs.cards.dhumbal_players import LEARNED
 from turnwise.outside import is_outside
 from turnwise.recipe.loading import find_model, one_model
 from turnwise.recipe.schema import Rollout, SeatChoice
@@ -23,6 +24,8 @@ from turnwise.types import Group
 from turnwise.waiting import finish
 
 _SERVERS = ("http://", "https://")
+_NETWORK = ".safetensors"
+"""How the file of a card player ends."""
 
 
 @dataclass(kw_only=True)
@@ -72,6 +75,8 @@ def _scripted(name: str, what: str) -> Agent | None:
         if not model:
             raise ValueError(f"{name}={what}: name the model after the address, such as {what}#my-model")
         return EndpointAgent(ChatEndpoint(url, model=model))
+    if what.endswith(_NETWORK):
+        return ScriptedAgent(make_agent(name, SeatChoice(agent=LEARNED, options={"path": what})))
     if what in AGENTS or is_outside(what):
         return ScriptedAgent(make_agent(name, SeatChoice(agent=what)))
     return None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -13,10 +14,15 @@ from turnwise.batch import TokenBatch
 from turnwise.envs.duels.game_tree import GameTree
 from turnwise.envs.faults import close_quietly
 from turnwise.envs.process import EnvSource
-from turnwise.evaluate.exploitability import Situation, exploitability
+from turnwise.evaluate.exploitability import Situation, exploitability, is_small
+from turnwise.learn.batches import score_in_parts
 from turnwise.policy.rendering import Renderer
+from turnwise.policy.text import TextPolicy
+from turnwise.recipe.schema import Recipe
+from turnwise.recipe.seating import recipe_of, seats_of
 from turnwise.rollout.packing import pack
 from turnwise.sources.demonstrations import add_tokens
+from turnwise.train.setup import make_renderer
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
 
@@ -70,13 +76,17 @@ class TextStrategy:
         return logprob_K[last]
 
 
-def tree_of(source: EnvSource) -> tuple[GameTree[Any], tuple[str, ...]]:
-    """The tree that an environment declares, and its seats; ValueError without one."""
+def _read_tree(source: EnvSource) -> tuple[GameTree[Any] | None, tuple[str, ...]]:
     env = source.build()
     try:
-        tree, seats = getattr(env, "tree", None), tuple(env.seats)
+        return getattr(env, "tree", None), tuple(env.seats)
     finally:
         close_quietly(env)
+
+
+def tree_of(source: EnvSource) -> tuple[GameTree[Any], tuple[str, ...]]:
+    """The tree that an environment declares, and its seats; ValueError without one."""
+    tree, seats = _read_tree(source)
     if tree is None:
         raise ValueError(
             f"eval.exploitability needs a game whose tree is known, and {source.name} declares none; "
@@ -93,3 +103,24 @@ def measure_exploitability(
     played = [place for place, name in enumerate(names) if seats is None or name in seats]
     found = exploitability(tree, strategy, played)
     return {"eval/exploitability": found, "eval/left_over": fmean(strategy.left_over)}
+
+
+def measure_all(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> dict[str, float]:
+    """The same for policies that do not learn, if the recipe asks for it or the game's tree is known and small."""
+    source = recipe.env.source(recipe.env.held_out)
+    tree, _ = _read_tree(source)
+    if not recipe.eval.exploitability and (tree is None or not is_small(tree)):
+        return {}
+    metrics: dict[str, float] = {}
+    for name, policy in policies.items():
+        strategy = _strategy_of(recipe_of(recipe, name), policy)
+        found = measure_exploitability(source, strategy, seats_of(recipe, name))
+        metrics |= {f"{name}/{metric}" if len(policies) > 1 else metric: value for metric, value in found.items()}
+    return metrics
+
+
+def _strategy_of(recipe: Recipe, policy: TextPolicy) -> TextStrategy:
+    score, tokens = partial(policy.score, temperature=recipe.rollout.temperature), recipe.train.micro_tokens
+    return TextStrategy(
+        lambda batch: score_in_parts(score, batch.to(policy.device), tokens=tokens), make_renderer(recipe, policy)
+    )

