@@ -17,7 +17,7 @@ from turnwise.recipe.checks import section_of
 from turnwise.recipe.schema import Recipe
 
 PACKAGE = Path(turnwise.__file__).parent
-OTHER_PROGRAMS = ("tools/sandbox.py", "nano/__main__.py", "plugins/verl.py")
+OTHER_PROGRAMS = ("tools/sandbox.py", "nano/__main__.py", "plugins/verl.py", "envs/terminals/")
 """They start other commands, or name settings of other programs."""
 OPTIONS_OF_OTHERS = {"--no-deps", "--nproc-per-node"}
 SECTIONS = {name: section for name, field in Recipe.model_fields.items() if (section := section_of(field.annotation))}
@@ -40,7 +40,9 @@ def sentences(file: Path) -> Iterator[str]:
 
 @cache
 def all_sentences() -> list[str]:
-    files = [file for file in PACKAGE.rglob("*.py") if file.relative_to(PACKAGE).as_posix() not in OTHER_PROGRAMS]
+    files = [
+        file for file in PACKAGE.rglob("*.py") if not file.relative_to(PACKAGE).as_posix().startswith(OTHER_PROGRAMS)
+    ]
     return [text for file in files for text in sentences(file) if " " in text.strip()]
 
 

@@ -18,6 +18,8 @@ METRICS = {
     "rollout/tokens": "mean sampled tokens per episode",
     "rollout/valid": "share of turns that the environment accepted as valid; a turn cut by a limit is not valid",
     "rollout/cut": "share of episodes that a limit ended: turns, tokens or context",
+    "rollout/zero_sum": "share of games between seats of one policy in which they won what they lost; where all are, "
+    "the guard does not judge success and reward",
     "rollout/zero_variance": "share of groups whose tries all got the same reward",
     "rollout/repetition": "share of sampled 4-grams that occurred before in their turn",
     "rollout/perplexity": "exp of minus the sampler's mean log-prob of its own tokens: 1 if it was always sure",

@@ -131,6 +131,12 @@ class Trajectory:
         return sum(turn.reward for turn in self.turns)
 
     @property
+    def last_pay(self) -> float:
+        """What the end of a game paid this seat, also one that never acted and has no turn with a reward."""
+        paid = self.info.get("rewards")
+        return float(cast("Mapping[str, Any]", paid).get(self.seat, 0.0)) if isinstance(paid, Mapping) else 0.0
+
+    @property
     def success(self) -> bool:
         """What the environment reported, else whether any reward was earned."""
         return bool(self.info.get("success", self.reward > 0))

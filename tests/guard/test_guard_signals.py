@@ -121,6 +121,18 @@ def test_a_run_that_dies_in_its_first_steps_is_seen() -> None:
     assert first_seen(rows, "reward-shift") == 5
 
 
+@pytest.mark.parametrize(("cancel", "seen"), [(None, AT), (0.9, AT), (1.0, None)])
+def test_a_policy_that_wins_only_what_it_loses_itself_is_not_judged_by_it(
+    cancel: float | None, seen: int | None
+) -> None:
+    decided: Row = {"rollout/success": 0.5, "rollout/reward": 0.0}
+    rows: list[Row] = [{"step": step, **decided} for step in range(1, AT)]
+    if cancel is not None:
+        rows = [row | {"rollout/zero_sum": cancel} for row in rows]
+    rows += [{"step": step, "rollout/success": 0.0, "rollout/reward": -0.01} for step in range(AT, AT + 9)]  # draws
+    assert first_seen(rows, "reward-shift") == seen
+
+
 @pytest.mark.parametrize("name", AT_ONCE)
 def test_a_run_that_dies_in_its_first_step_is_seen_by_the_second(name: str) -> None:
     step = first_seen(AT_ONCE[name])

@@ -47,6 +47,7 @@ BUDGETS = {
     **dict.fromkeys(("minirl-r2", "minirl-r3"), SEVERAL_UPDATES),
     "ppo-max": AFTER_THE_CRITIC,
     "cory": WHOLE_BATCHES,
+    "endless-terminals": SEVERAL_UPDATES,
     **dict.fromkeys(("dpo", "iterative-dpo", "ipo", "kto", "tdpo1", "tdpo2", "sppo"), COMPARED),
     **dict.fromkeys(("apo-dpo", "apo-sppo", "rover"), EXTRAPOLATED),
     **dict.fromkeys(("p3o-v1", "p3o-v2", "superhf", "grao"), COMPARED),
@@ -54,7 +55,7 @@ BUDGETS = {
 }
 GENTLER = {"sppo": 0.02, "apo-sppo": 0.02}
 """Gradients are of the size 1/beta: the published beta of 0.001 is beyond the guard's bound for them."""
-SMALLER_GROUPS = {"dapo": 8, "minirl": 8, "minirl-r2": 8, "minirl-r3": 8, "superhf": 8}
+SMALLER_GROUPS = {"dapo": 8, "minirl": 8, "minirl-r2": 8, "minirl-r3": 8, "superhf": 8, "endless-terminals": 8}
 """Groups of 16 would leave four questions a step."""
 
 

@@ -9,6 +9,8 @@ import torch
 from turnwise.envs.chat.reviews import SUBJECTS, WORDS, write_review
 from turnwise.envs.classify.kinds_of_words import WORDS as KIND_WORDS
 from turnwise.envs.classify.kinds_of_words import Kinds
+from turnwise.envs.memory.memory_env import MemoryEnv
+from turnwise.envs.memory.memory_facts import known_words
 from turnwise.envs.plans.activities import LETTERS
 from turnwise.envs.plans.planning import Planning
 from turnwise.envs.plans.sentence_words import readings
@@ -115,6 +117,18 @@ def test_pico_plans_knows_no_word_that_requests_do_not_have():
     answers = {"done", "error", "in", "minutes", "30", "60", "90", "start_over", "new", "day", "begins."}
     words = {word for word in FAMILIES["pico-plans"].words if ":" not in word[1:]}
     assert words == {*spoken, *LETTERS, *punctuation, *answers}
+
+
+def test_pico_memory_knows_exactly_the_words_of_terse_dialogues():
+    asked = ["fact", "use", "answer", "what", "when", "of", "country", ":", ";", "ADD", "UPDATE", "DELETE", "NOOP"]
+    assert {*FAMILIES["pico-memory"].words} == {*asked, *known_words(), *map(str, range(1, 81))}
+    tokenizer = build_tokenizer(FAMILIES["pico-memory"])
+    for seed in range(20):
+        env = make("memory/both", prompt="terse", distil=None, split="validation", memories=66)
+        assert isinstance(env, MemoryEnv)
+        texts = [env.reset(seed=seed)[0], env.oracle(), env.step(env.oracle())[0], env.oracle()]
+        assert [tokenizer.decode(tokenizer.encode(text)) for text in texts] == texts
+        assert max(len(tokenizer.encode(text)) for text in texts) < FAMILIES["pico-memory"].context - 60
 
 
 @pytest.mark.parametrize(

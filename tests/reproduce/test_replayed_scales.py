@@ -82,3 +82,11 @@ def test_whole_actions_slip_in_any_environment_and_failures_are_kept(tmp_path):
     own = [one for chat in noisy for one in halving(chat)]
     assert 0.46 < sum(own) / len(own) < 0.58  # one in fifty random guesses is the middle too
     assert sum(len(chat) == 2 * 7 for chat in noisy) > 40  # far from all find the number in time
+
+
+def test_every_seat_has_its_own_chat_and_only_as_many_are_written_as_asked_for(tmp_path):
+    env = EnvChoice(id="memory/both", kwargs={"prompt": "terse", "memories": 4})
+    write_slips(tmp_path / "a.jsonl", env, count=7, share=0.0, seed=1, slip="action")
+    chats = [json.loads(line)["messages"] for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [chat[0]["content"].split()[0] for chat in chats] == ["fact", "use"] * 3 + ["fact"]
+    assert all([message["role"] for message in chat] == ["user", "assistant"] for chat in chats)

@@ -18,7 +18,7 @@ from turnwise.guard.guard import Guard
 from turnwise.learn.learner import Learner
 from turnwise.learn.reporting import Report
 from turnwise.policy.text import Reference, TextPolicy
-from turnwise.recipe.seating import prefix_of, recipe_of, trained_policies
+from turnwise.recipe.seating import learns_at, prefix_of, recipe_of, trained_policies
 from turnwise.runs.journal import plain
 from turnwise.train.state import read_state
 
@@ -145,7 +145,8 @@ def _learn_again(recording: Recording, name: str, start: int, step: int, note: C
             note(f"learning step {number}")
         if (now := recording.recipe_at(number)) != recipe:
             learner, recipe = recording.successor(learner, number), now
-        batch = learner.prepare(recording.groups_of(name, number))
+        learns = learns_at(now, name, number)
+        batch = learner.prepare(recording.groups_of(name, number)) if learns else None
         # Skipping an update depends only on its own numbers, so the guard decides as before.
         report = Report() if batch is None else learner.learn(batch, number, Guard(recipe.guard).allows)
         if number < step:

@@ -203,7 +203,7 @@ def _measures(rows: Sequence[Row]) -> list[tuple[str, str]]:
     passes = [name for row in rows for name in row if name.startswith("eval/pass@") and name != "eval/pass@1"]
     pairs = sorted({name for row in rows for name in row if name.startswith("eval/pairs_")})
     names = ["eval/success", "eval/reward", "eval/win_rate", "eval/turns", "eval/valid", *dict.fromkeys(passes)]
-    names += ["eval/distinct_solutions", *pairs, *_TEXT_MEASURES]
+    names += ["eval/exploitability", "eval/left_over", "eval/distinct_solutions", *pairs, *_TEXT_MEASURES]
     known = [name for name in names if any(number(row, name) is not None for row in rows)]
     known += ["eval/faults"] if any(number(row, "eval/faults") for row in rows) else []
     return [(name.removeprefix("eval/").replace("_", " "), name) for name in known]

@@ -10,6 +10,10 @@ metrics, looking back for what moved first, and `signals` to the metrics of a ru
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from turnwise.runs.rows import Row, number
+
 LOST = 0.5
 """Share of its best level below which success is lost."""
 INVALID = 0.05
@@ -52,3 +56,14 @@ def is_lost(now: float, best: float) -> bool:
 def is_invalid(share: float, best: float) -> bool:
     """Whether hardly any turn is valid although more were: a policy that never had valid turns has nothing to lose."""
     return share < INVALID <= best
+
+
+def without_own_losses(rows: Sequence[Row]) -> list[Row]:
+    """The rows without success and reward if the policy wins only what it loses itself: those cannot get better."""
+    said = [share for row in rows if (share := number(row, "rollout/zero_sum")) is not None]
+    if not said or said[-1] < 1:
+        return list(rows)
+    return [
+        {name: value for name, value in row.items() if name not in ("rollout/success", "rollout/reward")}
+        for row in rows
+    ]

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from turnwise.guard.bounds import BOUNDS, bounds_with, find_crossings
+from turnwise.guard.definition import without_own_losses
 from turnwise.guard.robust import Sighting, beyond_bound
 from turnwise.guard.signals import FIRST_REFUSED, REFUSED, SIGNALS
 from turnwise.recipe.schema import GuardChoice, Mode
@@ -162,10 +163,11 @@ class Guard:
         return {REFUSED: len(updates), FIRST_REFUSED: min(updates)} if updates else {}
 
     def _find(self, row: Mapping[str, float]) -> dict[str, Sighting]:
-        found = {signal: see(self._rows, row) for signal, see in SIGNALS.items()}
+        *rows, row = without_own_losses([*self._rows, row])
+        found = {signal: see(rows, row) for signal, see in SIGNALS.items()}
         if self._broken:
             found["non-finite"] = Sighting(text=self._broken, evidence={}, severe=True)
-        for crossing in find_crossings(self._rows, row, self._bounds):
+        for crossing in find_crossings(rows, row, self._bounds):
             known = found.get(crossing.bound.signal)
             if known is None or (crossing.bound.severe and not known.severe):
                 found[crossing.bound.signal] = beyond_bound(crossing)

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any, Literal
 
 from turnwise.guard.bounds import Crossing, find_crossings
-from turnwise.guard.definition import HEALTHY, LASTING, LEAST_BEST, RECENT, SURE, WINDOW, is_lost
+from turnwise.guard.definition import HEALTHY, LASTING, LEAST_BEST, RECENT, SURE, WINDOW, is_lost, without_own_losses
 from turnwise.runs.rows import is_number
 
 SHORTEST_WINDOW = 8
@@ -39,7 +39,7 @@ class Onset:
 
 def find_onset(metrics: Sequence[Mapping[str, Any]], events: Sequence[Mapping[str, Any]]) -> Onset | None:
     """The moment by `definition.ONSET`; None for a run that held."""
-    return _first_incident(events) or _first_change(metrics)
+    return _first_incident(events) or _first_change(without_own_losses(metrics))
 
 
 def _first_incident(events: Sequence[Mapping[str, Any]]) -> Onset | None:

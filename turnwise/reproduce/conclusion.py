@@ -115,9 +115,10 @@ def _end(table: Table, cell: Cell, metric: str) -> str:
     """Mean and interval of the runs' final values; for one run just its value."""
     found = final_interval(table, cell, metric)
     if found is None:
-        return ", ".join(f"{value:.2f}" for value in table.values(cell, metric).values())
+        return ", ".join(format(value, ".2f") for value in table.values(cell, metric).values())
     mean, interval = found
-    return f"{mean:.2f} ({interval.low:.2f} to {interval.high:.2f})"
+    digits = ".1e" if 0 < abs(mean) < 0.005 else ".2f"  # a KL of 1e-5 is not 0.00
+    return f"{mean:{digits}} ({interval.low:{digits}} to {interval.high:{digits}})"
 
 
 def _median(runs: Sequence[Row], name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -74,10 +75,24 @@ def _outcomes(sound: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/reward": sum(trajectory.reward for trajectory in sound) / len(sound),
         "rollout/cut": sum(trajectory.stop in CUTS for trajectory in sound) / len(sound),
         **{f"rollout/score_{name}": value for name, value in mean_scores(sound).items()},
+        **_zero_sum(sound),
     }
     if any(map(is_paid_by_judge, sound)):
         metrics["rollout/env_reward"] = sum(map(env_reward, sound)) / len(sound)
     return metrics
+
+
+def _zero_sum(sound: Sequence[Trajectory]) -> dict[str, float]:
+    """How often the policy won what it lost itself at other seats; nothing where no game paid several of its seats.
+
+    A game that paid nobody says nothing: it may be a draw, or a task in which all failed together.
+    """
+    own: defaultdict[str, list[Trajectory]] = defaultdict(list)
+    for trajectory in sound:
+        own[trajectory.episode].append(trajectory)
+    endings = [[each.last_pay for each in seats] for seats in own.values() if len(seats) > 1]
+    paid = [rewards for rewards in endings if any(rewards)]
+    return {"rollout/zero_sum": sum(abs(sum(rewards)) < 1e-9 for rewards in paid) / len(paid)} if paid else {}
 
 
 def _conduct(sound: Sequence[Trajectory], version: int) -> dict[str, float]:
