@@ -46,6 +46,16 @@ def test_uniform_never_gives_a_task_twice_whatever_a_step_draws_besides() -> Non
     assert [task.seed for task in Uniform().choose(draw(step=3), {})] == [8, 9, 10, 11]
 
 
+def test_epochs_play_every_listed_task_once_and_then_again_in_another_order() -> None:
+    tasks = [{"row": row} for row in range(10)]
+    draws = [draw(step=step, tasks=tasks) for step in range(1, 6)]
+    chosen = [task for each in draws for task in make_sampler("epochs", {}).choose(each, {})]
+    rounds = [[task.task["row"] for task in chosen[:10]], [task.task["row"] for task in chosen[10:]]]
+    assert [sorted(each) for each in rounds] == [list(range(10))] * 2
+    assert rounds[0] != rounds[1]
+    assert len({task.seed for task in chosen}) == 20
+
+
 def test_a_curriculum_by_steps_changes_arguments_seeds_and_listed_tasks() -> None:
     stages = [
         {"kwargs": {"hops": 1}, "seeds": 2, "until": 2},

@@ -5,6 +5,7 @@ from typing import Any
 
 from turnwise.envs.base import Env, Info, Reset, Step
 from turnwise.envs.registry import EnvSpec, find, make, register, specs
+from turnwise.envs.task_lists import TaskEnv, TaskList
 
 # These need the execution machinery, which listing environments does not: they load on first use.
 _HOME_OF = {"check_env": "turnwise.envs.check", "make_vec": "turnwise.envs.vector"}
@@ -14,6 +15,8 @@ __all__ = [
     "Info",
     "Reset",
     "Step",
+    "TaskEnv",
+    "TaskList",
     "check_env",  # pyright: ignore[reportUnsupportedDunderAll]
     "find",
     "make",

@@ -54,8 +54,8 @@ class SourceChoice(Settings):
     """Where a step's groups come from. Empty: the policy plays one new task after another."""
 
     tasks: Part = Part(kind="uniform")
-    """Which tasks the policy plays: uniform, curriculum (stages), difficulty (those near 50 % success), or your own
-    sampler as package.module:Class."""
+    """Which tasks the policy plays: uniform, epochs (every listed task once, then again), curriculum (stages),
+    difficulty (those near 50 % success), or your own sampler as package.module:Class."""
     expert: int = Field(default=0, ge=0)
     """Episodes of the environment's expert that join each group; the log-probs of its tokens are unknown."""
     mix: tuple[Ingredient, ...] = ()

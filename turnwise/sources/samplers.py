@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from random import Random
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -27,6 +29,28 @@ class Uniform(_Options):
     def choose(self, draw: Draw, measured: Measured) -> list[Task]:
         """The next seeds."""
         return [Task(seed=draw.seed_of(number)) for number in draw.numbers]
+
+
+class Epochs(_Options):
+    """Every listed task once, in a new order each time round.
+
+    Where a row refills its batch, tasks that were set aside for a refill and not needed wait for another round.
+    """
+
+    def choose(self, draw: Draw, measured: Measured) -> list[Task]:
+        """The next tasks of the round."""
+        listed = draw.list_tasks()
+        chosen: list[Task] = []
+        for number in draw.numbers:
+            epoch, place = divmod(number, len(listed))
+            chosen.append(Task(seed=draw.seed_of(number), task=listed[_order(draw.seed, epoch, len(listed))[place]]))
+        return chosen
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, epoch: int, count: int) -> tuple[int, ...]:
+    """The places of the tasks in one time round."""
+    return tuple(Random(f"epochs:{seed}:{epoch}").sample(range(count), count))
 
 
 class Stage(_Options):
@@ -119,7 +143,12 @@ class Difficulty(_Options):
         return Task(seed=draw.seed_of(place), task=task, name=name, level=level)
 
 
-SAMPLERS: Mapping[str, type[TaskSampler]] = {"uniform": Uniform, "curriculum": Curriculum, "difficulty": Difficulty}
+SAMPLERS: Mapping[str, type[TaskSampler]] = {
+    "uniform": Uniform,
+    "epochs": Epochs,
+    "curriculum": Curriculum,
+    "difficulty": Difficulty,
+}
 
 
 def make_sampler(kind: str, options: Mapping[str, Any]) -> TaskSampler:
