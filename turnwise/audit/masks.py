@@ -14,6 +14,7 @@ from typing import Any
 from turnwise.batch import TokenBatch
 from turnwise.learn.token_ledger import sampled_spans
 from turnwise.policy.rendering import Renderer
+from turnwise.rollout.rereading import Rereader, as_made
 from turnwise.runs.disk import RunFolderError
 from turnwise.types import Trajectory, Turn
 
@@ -69,13 +70,13 @@ def check_masks(trajectories: Sequence[Trajectory], renderer: Renderer, trained:
 
 def _spoken(trajectory: Trajectory, renderer: Renderer) -> Iterator[tuple[int, int]]:
     """The policy's tokens by the texts: those after each rendered observation."""
-    conversation = renderer.open()
-    for start, turn in _starts(trajectory):
+    reader, starts = Rereader(renderer), list(_starts(trajectory))
+    for start, turn in (starts[place] for place in as_made(trajectory.turns)):
         tokens = [*turn.prompt_ids, *turn.sampled_ids]
-        prompt = conversation.observe(turn.observation).ids
+        prompt = reader.prompt(turn).ids
         # If the prompt differs from the texts, they cannot tell; the token check reports it.
         length = len(prompt) if tokens[: len(prompt)] == prompt else len(turn.prompt_ids)
-        conversation.record(tokens[length:])
+        reader.record(turn, tokens[length:])
         yield from enumerate(tokens[length:], start=start + length)
 
 

@@ -12,7 +12,7 @@ import copy
 import re
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -20,12 +20,11 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from turnwise.policy.rendering_templates import TEMPLATES
+from turnwise.policy.special_tokens import OTHER_TEMPLATE, choose_template, require_markers, special_ids, unknown_ids
 
 # Two code points that Unicode reserves for internal use and that no text may contain. `_BREAK` splits what reads like a
 # special token in a message; `_MARK` shows where a sampled turn ends in the template's text. Both prevent trimming.
 _BREAK, _MARK = "\ufdd0", "\ufdd1"
-_MARKER = re.compile(r"<[|｜][^|｜<>]+[|｜]>")
-_OTHER_TEMPLATE = f"choose one of the templates {', '.join(TEMPLATES)}, or give jinja text (model.template in a recipe)"
 _SHORTEST = 8
 """Optimistic characters per token: a text shorter than that is tokenised whole."""
 _OPEN_REASONING = re.compile(r"<think>\s*\Z")
@@ -78,14 +77,14 @@ class Renderer:
         self.stats = RenderStats()
         self.system, self.observation_role = system, observation_role
         self._tokenizer, self._options = tokenizer, dict(options or {})
-        self._template = _choose_template(tokenizer, template)
-        self._special_ids = _special_ids(tokenizer)
-        self._forbidden_ids = frozenset(self._special_ids.values()) - _unknown_ids(tokenizer)
+        self._template = choose_template(tokenizer, template)
+        self._special_ids = special_ids(tokenizer)
+        self._forbidden_ids = frozenset(self._special_ids.values()) - unknown_ids(tokenizer)
         longest_first = sorted(self._special_ids, key=len, reverse=True)
         self._special = re.compile("(" + ("|".join(map(re.escape, longest_first)) or r"(?!)") + ")")
         self._prefix = self.shield(prefix)
         if template in TEMPLATES:
-            _require_markers(template, self._special_ids)
+            require_markers(template, self._special_ids)
         self.end_text, self.opening = self._probe()
         if not self.stop_ids:
             raise ValueError("neither the template nor the tokenizer has a token that ends a turn; set its eos_token")
@@ -144,6 +143,12 @@ class Renderer:
         """The same renderer with its own tokenizer: a tokenizer used by two threads at once may raise."""
         twin = copy.copy(self)
         twin._tokenizer = copy.deepcopy(self._tokenizer)
+        return twin
+
+    def with_tokenizer_of(self, other: Renderer) -> Renderer:
+        """The same renderer with another's tokenizer, such as one for another thread."""
+        twin = copy.copy(self)
+        twin._tokenizer = other._tokenizer
         return twin
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
@@ -265,10 +270,10 @@ class Renderer:
             roles = ", ".join(message["role"] for message in messages)
             raise ValueError(
                 f"the chat template rejects a conversation of {roles} ({error}); leave the system message empty "
-                f"(model.system in a recipe), or {_OTHER_TEMPLATE}"
+                f"(model.system in a recipe), or {OTHER_TEMPLATE}"
             ) from error
         if not mark:
-            raise ValueError(f"the chat template drops what the model said; {_OTHER_TEMPLATE}")
+            raise ValueError(f"the chat template drops what the model said; {OTHER_TEMPLATE}")
         end, opening = self._special.match(tail), _OPEN_REASONING.search(tail.removesuffix(self._prefix))
         return end[0] if end else "", (opening[0] if opening else "") + self._prefix
 
@@ -278,7 +283,7 @@ class Conversation:
     """One seat's conversation: observations in, sampled turns in, token deltas out."""
 
     renderer: Renderer
-    messages: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     turns: list[Sequence[int]] = field(default_factory=list[Sequence[int]])
     """The sampled tokens of every turn, without the end token."""
     text: str = ""
@@ -286,11 +291,18 @@ class Conversation:
 
     def observe(self, observation: str, fields: Mapping[str, str] | None = None) -> Prompt:
         """Tokens of what comes before the next turn; `fields` of the message are for templates that read them."""
+        role = self.renderer.observation_role if self.turns else "user"
+        return self.extend([{"role": role, "content": observation, **(fields or {})}])
+
+    def extend(self, messages: Sequence[Mapping[str, Any]]) -> Prompt:
+        """Tokens of several messages of any role; a system message that comes first replaces the renderer's own.
+
+        An assistant's message among them is context: others said it, or a rewritten history says so.
+        """
         renderer = self.renderer
-        role = renderer.observation_role if self.turns else "user"
-        self.messages.append(
-            {"role": role, "content": renderer.shield(observation), **renderer.shield_all(fields or {})}
-        )
+        if not self.text and messages and messages[0]["role"] == "system":
+            self.messages.clear()
+        self.messages += [renderer.shield_all(dict(message)) for message in messages]
         rendered = renderer.render(self.messages)
         text = rendered.replace(_MARK, "")
         restarts = not text.startswith(self.text)
@@ -300,6 +312,10 @@ class Conversation:
         renderer.count(prompt, new)
         self.text = text
         return prompt
+
+    def fork(self) -> Conversation:
+        """The same conversation, to be continued differently."""
+        return replace(self, messages=[*self.messages], turns=[*self.turns])
 
     def record(self, sampled_ids: Sequence[int]) -> str:
         """Record a sampled turn; returns its text without the token that ended it."""
@@ -315,39 +331,3 @@ class Conversation:
         self.text += shielded + (renderer.end_text if ended else "")
         stopped = bool(sampled_ids) and sampled_ids[-1] in renderer.stop_ids
         return renderer.decode(sampled_ids[:-1]) if stopped and not ended else text
-
-
-def _choose_template(tokenizer: PreTrainedTokenizerBase, template: str | None) -> str:
-    if template is None:
-        own = tokenizer.chat_template
-        if not isinstance(own, str):
-            raise ValueError(f"the tokenizer has no chat template; {_OTHER_TEMPLATE}")
-        return own
-    if template not in TEMPLATES and "{" not in template:
-        raise ValueError(f"unknown template {template!r}; {_OTHER_TEMPLATE}")
-    return TEMPLATES.get(template, template)
-
-
-def _require_markers(name: str, special_ids: Mapping[str, int]) -> None:
-    missing = sorted(set(_MARKER.findall(TEMPLATES[name])) - special_ids.keys())
-    if missing:
-        raise ValueError(
-            f"template {name!r} needs the special tokens {', '.join(missing)}, which the tokenizer lacks; add them "
-            "with tokenizer.add_special_tokens and train their embeddings, or choose another template"
-        )
-
-
-def _special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """Special tokens by their text, and those that look like it: some tokenizers do not mark theirs as special."""
-    added = tokenizer.added_tokens_decoder.items()
-    return {token.content: id for id, token in added if token.special or _MARKER.fullmatch(token.content)}
-
-
-def _unknown_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """The token of unknown words, which ordinary text may contain, unless it also begins or ends a text."""
-    unknown = tokenizer.unk_token_id
-    return frozenset([unknown] if isinstance(unknown, int) and unknown not in _ends(tokenizer) else [])
-
-
-def _ends(tokenizer: PreTrainedTokenizerBase) -> tuple[object, object]:
-    return tokenizer.bos_token_id, tokenizer.eos_token_id

@@ -47,6 +47,7 @@ class Action:
     """The policy that sampled it; an agent without one says nothing that is trained on."""
     policy_version: int = 0
     restarts: bool = False
+    call: Mapping[str, Any] | None = None
     heard: Sequence[Sequence[int]] = field(default_factory=list[Sequence[int]])
     streams: Mapping[str, Sequence[Any]] = field(default_factory=dict[str, Sequence[Any]])
     stop: StopReason | None = None

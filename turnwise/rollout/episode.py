@@ -286,6 +286,8 @@ class Episode:
             trajectory = replace(
                 trajectory, stop=self._stop, truncated=True, terminated=False, info=self._info_of(name)
             )
+        # An open question of a program is not data.
+        trajectory.info = {key: value for key, value in trajectory.info.items() if key != "call"}
         return trajectory
 
     def _info_of(self, name: str) -> Info:
@@ -307,6 +309,7 @@ def _turn(action: Action, observation: str, info: Info, seconds: float) -> Turn:
         policy=action.policy,
         policy_version=action.policy_version,
         restarts=action.restarts,
+        call=action.call,
         heard=action.heard,
         observation=observation,
         action=action.text,

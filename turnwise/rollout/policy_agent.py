@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from turnwise.engine.contract import Engine, EngineError, Finish, SamplingParams
+from turnwise.dialects.model_call import ModelCall
+from turnwise.engine.contract import Completion, Engine, EngineError, Finish, SamplingParams
 from turnwise.envs.faults import EpisodeError
 from turnwise.policy.heard_words import heard_spans
 from turnwise.policy.rendering import Conversation, Prompt, Renderer
 from turnwise.rollout.agents import Action, Agent, View
+from turnwise.rollout.call_branches import Call, Placed, Renderers
+from turnwise.rollout.called_seat import CalledSeat, sampling_of
 from turnwise.rollout.token_checks import check_completion
 from turnwise.types import POLICY, StopReason, Trajectory
 
@@ -54,11 +58,16 @@ class PolicyAgent(Agent):
         self._engine, self._renderer = engine, renderer
         self._sampling = replace(sampling, stop_ids=stop_ids)
         self._seats: dict[tuple[str, str], _Seat] = {}
+        self._called: dict[tuple[str, str], CalledSeat] = {}
+        self._renderers: Renderers | None = None
         self._aside = threading.Lock()
         self._twin: Renderer | None = None
 
     async def act(self, view: View) -> Action:
         """Sample one turn."""
+        call = view.info.get("call")
+        if isinstance(call, ModelCall):
+            return await self._answer(view, call)
         seat = self._seat(view)
         prompt = await self._observe(seat.conversation, view.observation)
         if prompt is None:
@@ -67,27 +76,56 @@ class PolicyAgent(Agent):
         if prompt.restarts:
             self._engine.close(seat.session)
             seat.session = _session(view)
+        completion = await self._sample(view, seat.session, prompt.ids, self._sampling)
+        seat.cut = completion.finish in _STOPS
+        action = self._action(seat.conversation.record(completion.ids), prompt, completion)
+        heard = heard_spans(self._renderer, prompt.ids, view.info.get("heard", ()))
+        return replace(action, heard=heard, stop=_STOPS.get(completion.finish))
+
+    async def _answer(self, view: View, call: ModelCall) -> Action:
+        """Answer a program's call. A truncated answer goes back to the program like any other."""
+        seat = self._called_seat(view)
+        found = seat.find(call)
+        placed = await self._place(seat, found)
+        if placed is None or len(placed.whole) >= self._engine.capacity:
+            return Action(text="", stop=StopReason.CONTEXT_FULL)
+        if placed.sequence not in seat.sessions:
+            seat.sessions[placed.sequence] = _session(view)
+        session, sampling = seat.sessions[placed.sequence], sampling_of(self._sampling, call.asked)
+        completion = await self._sample(view, session, placed.prompt.ids, sampling)
+        text = seat.answer(call, placed, completion)
+        stop = StopReason.TIMEOUT if completion.finish is Finish.CANCELLED else None
+        return replace(self._action(text, placed.prompt, completion), call=found.as_row(), stop=stop)
+
+    async def _sample(self, view: View, session: str, ids: Sequence[int], sampling: SamplingParams) -> Completion:
         try:
-            completion = await self._engine.generate(seat.session, prompt.ids, self._sampling)
+            completion = await self._engine.generate(session, ids, sampling)
         except EngineError as error:
             raise EpisodeError(str(error), culprit="engine", timed_out=error.timed_out) from error
         check_completion(completion, where=f"trajectory {view.episode!r} ({view.seat}), turn {view.turn}")
-        seat.cut = completion.finish in _STOPS
+        return completion
+
+    def _action(self, text: str, prompt: Prompt, completion: Completion) -> Action:
         return Action(
-            text=seat.conversation.record(completion.ids),
+            text=text,
             prompt_ids=prompt.ids,
             sampled_ids=completion.ids,
             logprobs=completion.logprobs,
             policy=self._policy,
             policy_version=completion.policy_version,
             restarts=prompt.restarts,
-            heard=heard_spans(self._renderer, prompt.ids, view.info.get("heard", ())),
             streams={"routing": completion.routing} if completion.routing else {},
-            stop=_STOPS.get(completion.finish),
         )
 
     async def end(self, trajectory: Trajectory) -> None:
-        """Close the session; a truncated episode's last observation becomes `final_ids`."""
+        """Close the session; a truncated episode's last observation becomes `final_ids`.
+
+        After a call that nobody answered there are none: the critic then values the end of the last turn.
+        """
+        if called := self._called.pop((trajectory.episode, trajectory.seat), None):
+            self._leave(called)
+            called.arrange(trajectory.turns)
+            return
         seat = self._seats.pop((trajectory.episode, trajectory.seat), None)
         if seat is None:
             return
@@ -104,6 +142,20 @@ class PolicyAgent(Agent):
         if len(observation) <= _LONG:
             return conversation.observe(observation)
         return await asyncio.to_thread(self._observe_aside, conversation, observation)
+
+    async def _place(self, seat: CalledSeat, call: Call) -> Placed | None:
+        """The same for a call."""
+        texts = [str(message["content"]) for message in call.messages]
+        if sum(map(len, texts)) <= _LONG:
+            return seat.ask(call)
+        return await asyncio.to_thread(self._place_aside, seat, call, "\n".join(texts))
+
+    def _place_aside(self, seat: CalledSeat, call: Call, text: str) -> Placed | None:
+        with self._aside:
+            self._twin = self._twin or self._renderer.for_another_thread()
+            if self._twin.surely_exceeds(text, self._engine.capacity):
+                return None
+            return seat.ask(call, self._twin)
 
     def _observe_aside(self, conversation: Conversation, observation: str) -> Prompt | None:
         with self._aside:  # one at a time: they share a tokenizer
@@ -123,6 +175,19 @@ class PolicyAgent(Agent):
                 self._engine.close(left.session)
             self._seats[key] = _Seat(conversation=self._renderer.open(), session=_session(view))
         return self._seats[key]
+
+    def _called_seat(self, view: View) -> CalledSeat:
+        key = (view.episode, view.seat)
+        if view.turn == 0:
+            if left := self._called.pop(key, None):
+                self._leave(left)
+            self._renderers = self._renderers or Renderers(self._renderer)
+            self._called[key] = CalledSeat.of(self._renderers)
+        return self._called[key]
+
+    def _leave(self, seat: CalledSeat) -> None:
+        for session in seat.sessions.values():
+            self._engine.close(session)
 
 
 def _session(view: View) -> str:

@@ -7,7 +7,7 @@ another engine, and for debugging: `verify` runs them all.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,7 @@ from turnwise.batch import POLICY, Scores, TokenBatch
 from turnwise.engine.contract import Completion
 from turnwise.policy.rendering import Renderer
 from turnwise.rollout.packing import pack
+from turnwise.rollout.rereading import Rereader, as_made
 from turnwise.types import Group, Trajectory
 
 
@@ -58,24 +59,43 @@ def check_completion(completion: Completion, *, where: str) -> None:
 
 def check_ledger(trajectory: Trajectory, renderer: Renderer) -> Ledger:
     """Replay a trajectory: its prompts must be what `renderer` gives, its actions what the sampled ids spell."""
-    conversation, restarts, respelt = renderer.open(), 0, 0
-    for index, turn in enumerate(trajectory.turns):
+    reader, restarts, respelt = Rereader(renderer), 0, 0
+    sequences = dict[int, int]()
+    for index in as_made(trajectory.turns):
+        turn = trajectory.turns[index]
         where = f"trajectory {trajectory.id!r}, turn {index}"
-        prompt = conversation.observe(turn.observation)
+        prompt = reader.prompt(turn)
         _require_equal(f"{where}: prompt", turn.prompt_ids, prompt.ids)
-        if turn.restarts != prompt.restarts:
+        if turn.call is not None:
+            sequences[index] = reader.sequence(turn)
+        elif turn.restarts != prompt.restarts:
             raise ValueError(f"{where}: restarts is {turn.restarts}, but the template says {prompt.restarts}")
-        spoken = conversation.record(turn.sampled_ids)
+        spoken = reader.record(turn, turn.sampled_ids)
         if spoken != turn.action:
             raise ValueError(f"{where}: the sampled ids spell {spoken!r}, but the action is {turn.action!r}")
-        restarts += prompt.restarts
+        restarts += turn.restarts
         ended = bool(turn.sampled_ids) and turn.sampled_ids[-1] in renderer.stop_ids
         said = turn.sampled_ids[:-1] if ended else turn.sampled_ids
         respelt += renderer.encode(renderer.shield(spoken)) != list(said)
+    _check_layout(trajectory, sequences)
     if trajectory.final_ids:
-        final = conversation.observe(trajectory.final_observation)
+        final = reader.final(trajectory.final_observation)
         _require_equal(f"trajectory {trajectory.id!r}, after the last turn: prompt", trajectory.final_ids, final.ids)
     return Ledger(turns=len(trajectory.turns), restarts=restarts, respelt=respelt)
+
+
+def _check_layout(trajectory: Trajectory, sequences: Mapping[int, int]) -> None:
+    """The calls of a sequence must follow each other: a turn's tokens continue those of the turn before."""
+    finished, before = set[int](), None
+    for index, sequence in sorted(sequences.items()):
+        where = f"trajectory {trajectory.id!r}, turn {index}"
+        opens = before is not None and sequence != before
+        if trajectory.turns[index].restarts != opens:
+            raise ValueError(f"{where}: restarts is {not opens}, but its call belongs to sequence {sequence}")
+        if sequence in finished:
+            raise ValueError(f"{where}: its call belongs to sequence {sequence}, which another one has interrupted")
+        finished |= {before} if opens and before is not None else set()
+        before = sequence
 
 
 def check_batch(batch: TokenBatch) -> None:
