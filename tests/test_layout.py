@@ -10,6 +10,7 @@ SAME_IDEA = {
     "Document": "what a search finds, for environments and for the tool",
     "Retriever": "what searches, for environments and for the tool",
     "Problem": "a question of a search environment, of either kind",
+    "Said": "what one speaker said, in a test of memories and on the wire",
     "Critic": "the section of a row, and the module that it asks for",
 }
 """Class names that occur twice, and why they may."""

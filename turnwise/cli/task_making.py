@@ -36,7 +36,10 @@ def make(
     solver: Annotated[
         str, typer.Option(metavar="scripted|RUN|MODEL|URL", help="Who tries to solve them for the last stage.")
     ] = "scripted",
-    model: Annotated[str | None, typer.Option(help="The model to ask for at an address.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model to ask for at the endpoint.")] = None,
+    solver_model: Annotated[
+        str | None, typer.Option(help="The model to ask for at the solver's address; by default --model.")
+    ] = None,
     noise: Annotated[float, typer.Option(help="How often the scripted solver leaves out a command.")] = 0.0,
     tries: Annotated[int, typer.Option(min=1, help="Tries of the solver; a task is kept if pass@k is above 0.")] = 16,
     learnable: Annotated[bool, typer.Option(help="Also drop tasks that every try solves.")] = False,
@@ -59,9 +62,10 @@ def make(
             raise ValueError("no family is left; install the programs that they need, or name others with --families")
         names = draft_names(count, chosen, _numbers(complexities), seed)
         settings = {"endpoint": endpoint, "solver": solver, "model": model, "noise": noise, "tries": tries}
+        settings |= {"solver_model": solver_model, "learnable": learnable}
         author = _author(endpoint, model)
-        with _solver(solver, model, noise, scripted_can=endpoint is None) as solve:
-            require_same_settings(output, {**settings, "learnable": learnable})
+        with _solver(solver, solver_model or model, noise, scripted_can=endpoint is None) as solve:
+            require_same_settings(output, settings)
             stages = Stages(author=author, solver=solve, tries=tries, k=tries, learnable=learnable)
             try:
                 gates = stages.run(names, output, jobs=jobs)

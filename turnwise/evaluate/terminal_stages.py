@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from turnwise.envs.terminals.terminal_env import COMMAND_SECONDS
 from turnwise.envs.terminals.terminal_task import TerminalTask, write_task
 from turnwise.envs.terminals.terminal_world import World
 from turnwise.evaluate.statistics import pass_at_k
@@ -119,7 +120,7 @@ class Stages:
             over = not gate.ok or stage == STAGES[-1]
             if not over and task is not None:
                 draft.parent.mkdir(parents=True, exist_ok=True)
-                draft.write_text(json.dumps(task.as_dict()), encoding="utf-8")
+                write_whole(draft, json.dumps(task.as_dict()).encode())
             elif gate.ok and task is not None:
                 write_task(folder, task)
             yield gate
@@ -177,7 +178,7 @@ def _judge_test(task: TerminalTask) -> str:
     return "the untouched tree passes the final test" if is_solved(task, ()) else ""
 
 
-def is_solved(task: TerminalTask, commands: Iterable[str], seconds: float = 60.0) -> bool:
+def is_solved(task: TerminalTask, commands: Iterable[str], seconds: float = COMMAND_SECONDS) -> bool:
     """Whether these commands in a fresh world satisfy the final test."""
     with World.open(task.setup, folder=task.folder) as world:
         shell = world.shell()

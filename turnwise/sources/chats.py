@@ -10,8 +10,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
+from turnwise.dialects.chat_messages import ChatMessage, check_results, read_message
 from turnwise.policy.rendering import Conversation, Renderer
-from turnwise.sources.chat_messages import ChatMessage, check_results, read_message
 from turnwise.sources.demonstrations import end_turn, spell
 from turnwise.sources.lines import read_groups_of
 from turnwise.tools.formats import write_call

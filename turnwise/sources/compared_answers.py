@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, takewhile
 from typing import Any
 
-from turnwise.sources.chat_messages import ChatMessage
+from turnwise.dialects.chat_messages import ChatMessage
 from turnwise.sources.chats import read_messages, read_tools
 
 FORM = '{"prompt": "...", "chosen": "...", "rejected": "..."}'

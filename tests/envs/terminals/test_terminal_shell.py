@@ -238,6 +238,11 @@ def test_sixty_four_shells_at_once_do_not_disturb_each_other():
     assert answers == {number: ["start", str(number)] for number in range(64)}
 
 
+def test_install_and_cp_keep_modes_although_attributes_are_refused(shell: Shell):
+    command = "echo hello > a && install -m 640 a b && cp -a b c && stat -c %a b c"
+    assert shell.run(command, PATIENT) == Output(text="640\n640\n", code=0)
+
+
 def test_a_dead_shell_ends_alone(shell: Shell):
     with World.open("") as other:
         second = other.shell()

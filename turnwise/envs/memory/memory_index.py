@@ -25,6 +25,9 @@ class MemoryIndex:
     """
 
     def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
         self._places: dict[str, int] = {}
         self._ids: list[str | None] = []
         self._words: list[Counter[str]] = []
@@ -104,7 +107,7 @@ class MemoryIndex:
 
     def _close_gaps(self) -> None:
         kept = [(entry, words) for entry, words in zip(self._ids, self._words, strict=True) if entry is not None]
-        self.__init__()
+        self._clear()
         for entry, words in kept:
             self.put(entry, " ".join(words.elements()))
 

@@ -29,6 +29,9 @@ _RANDOM_COMMANDS = (
 )
 Ending = Literal["done", "turns", "shell", "time"]
 
+COMMAND_SECONDS = 10.0
+"""After which a command is interrupted, here and where tasks are filtered."""
+
 
 class Terminal(Env):
     """A task in a real shell: `make("terminal/tasks", tasks="csv,logs", complexity=1)`.
@@ -51,7 +54,7 @@ class Terminal(Env):
         complexity: int | Sequence[int] = (),
         turns: int = 16,
         seconds: float = 300.0,
-        command_seconds: float = 10.0,
+        command_seconds: float = COMMAND_SECONDS,
         output_limit: int = MOST_CHARACTERS,
         think: bool = True,
         prompt: Literal["full", "terse"] = "full",

@@ -1,10 +1,10 @@
-"""One message of a chat file, in the form that OpenAI-style interfaces write: checked, with nothing lost."""
+"""One message in the form that OpenAI-style interfaces write, in a file or a request: checked, with nothing lost."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +51,7 @@ def read_message(place: int, row: Any) -> ChatMessage:
     for name in [name for name in row if name in _UNREAD and row[name] not in (None, [], {})]:
         raise ValueError(f"message {place} has {name!r}, which is not read; {_UNREAD[name]}")
     calls, call_ids = _calls(place, role, row.get("tool_calls"))
-    content = _text(place, row.get("content"), may_lack=bool(calls))
+    content = join_text(place, row.get("content"), may_lack=bool(calls))
     if role == "assistant" and not content and not calls:
         raise ValueError(f"message {place} of the assistant is empty; fill it in or remove it")
     fields = {name: _field(place, name, row[name]) for name in _PASSED_ON if row.get(name) is not None}
@@ -72,8 +72,8 @@ def check_results(messages: list[ChatMessage]) -> None:
             )
 
 
-def _text(place: int, content: Any, *, may_lack: bool) -> str:
-    """The content as one text; parts of text are joined."""
+def join_text(place: int, content: Any, *, may_lack: bool, kinds: Collection[str] = ("text",)) -> str:
+    """The content of a message as one text; parts of these kinds are joined, others are an error."""
     if content is None:
         if may_lack:
             return ""
@@ -82,12 +82,12 @@ def _text(place: int, content: Any, *, may_lack: bool) -> str:
         return _whole(place, content)
     if not isinstance(content, list):
         raise ValueError(f"message {place} has content of type {type(content).__name__}; {_AS_TEXT}")
-    return _whole(place, "".join(_part(place, part) for part in content))
+    return _whole(place, "".join(_part(place, part, kinds) for part in content))
 
 
-def _part(place: int, part: Any) -> str:
+def _part(place: int, part: Any, kinds: Collection[str]) -> str:
     kind = part.get("type") if isinstance(part, dict) else f"{type(part).__name__} inside a list"
-    if kind != "text" or not isinstance(part.get("text"), str):
+    if kind not in kinds or not isinstance(part.get("text"), str):
         raise ValueError(f"message {place} has content of type {kind}; {_AS_TEXT}")
     return part["text"]
 
