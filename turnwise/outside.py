@@ -6,17 +6,22 @@ somebody else's run folder only with the user's consent (`turnwise.trust`).
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _reads = ContextVar("reads", default=True)
 _folders: list[str] = []
+_loading = threading.RLock()
 
 
 class NotImportedError(ImportError):
@@ -24,9 +29,20 @@ class NotImportedError(ImportError):
 
 
 def is_outside(name: str) -> bool:
-    """Whether the name of an environment or part is outside turnwise: `mine:Coin` is, `gem/game:Coin` is not."""
+    """Whether the name of an environment or part is outside turnwise: `mine:Coin` is, `gem/game:Coin` is not.
+
+    A file is, too: `agents/mine.py:run`.
+    """
     module, colon, _ = name.partition(":")
+    if is_file_place(name):
+        return True
     return bool(colon) and "/" not in module and module.partition(".")[0] != "turnwise"
+
+
+def is_file_place(name: str) -> bool:
+    """Whether it names something in a file of Python: `agents/mine.py:run`."""
+    file, colon, attribute = name.rpartition(":")
+    return bool(colon) and file.endswith(".py") and attribute.isidentifier() and "://" not in file
 
 
 def is_unread(name: str) -> bool:
@@ -65,8 +81,37 @@ def load(place: str) -> Any:
         raise NotImportedError(f"{place} is not imported in a dry run")
     if is_outside(place):
         extend_path()
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+    module, _, name = place.rpartition(":")
+    return getattr(_load_file(module) if is_file_place(place) else import_module(module), name)
+
+
+def find_file(name: str) -> Path | None:
+    """A file of Python: where the program runs, or in a folder of `look_in`."""
+    places = [Path(name).expanduser(), *(Path(folder) / name for folder in _folders)]
+    return next((place.resolve() for place in places if place.is_file()), None)
+
+
+def _load_file(name: str) -> ModuleType:
+    """The module in a file, loaded once; it may import its neighbours."""
+    file = find_file(name)
+    if file is None:
+        raise ModuleNotFoundError(f"there is no file {name}")
+    # Under its path, because its plain name may be that of an installed package.
+    name = f"turnwise_file_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    with _loading:  # several threads may ask for it at once
+        if name not in sys.modules:
+            spec = spec_from_file_location(name, file)
+            assert spec is not None
+            assert spec.loader is not None
+            if str(file.parent) not in sys.path:
+                sys.path.append(str(file.parent))
+            sys.modules[name] = module = module_from_spec(spec)
+            try:
+                spec.loader.exec_module(module)
+            except BaseException:
+                del sys.modules[name]
+                raise
+        return sys.modules[name]
 
 
 def load_class(place: str, *, key: str, methods: Sequence[str]) -> type[Any]:

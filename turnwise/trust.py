@@ -70,11 +70,23 @@ def argued(arguments: Any) -> list[str]:
     return [text for text in _texts(arguments) if is_outside(text) and "/" not in text]
 
 
+def commands(choices: Mapping[str, Any]) -> list[str]:
+    """The command lines that a recipe runs as agents."""
+    evaluated = choices.get("eval")
+    envs = _mappings({0: choices.get("env"), 1: evaluated.get("env") if isinstance(evaluated, Mapping) else None})
+    tables = _mappings(dict(enumerate(env.get(name) for env in envs for name in ("kwargs", "held_out"))))
+    return [" ".join(_texts(table["command"])) for table in tables if table.get("command")]
+
+
+def _code(choices: Mapping[str, Any]) -> list[str]:
+    return [*outside_names(choices), *commands(choices)]
+
+
 def require_trust(file: Path, layers: Iterable[Mapping[str, Any]]) -> None:
     """ValueError if a recipe is the config of a run from elsewhere and names code outside turnwise."""
     if is_trusting() or not reads() or not (file.parent / _META).is_file():
         return
-    names = [name for choices in layers for name in outside_names(choices)]
+    names = [name for choices in layers for name in _code(choices)]
     if names and not _is_signed(file):
         raise ValueError(
             f"{file} names code outside turnwise ({', '.join(dict.fromkeys(names))}), and you did not write it on "
@@ -87,7 +99,7 @@ def sign(file: Path, content: bytes, choices: Mapping[str, Any]) -> None:
 
     Signatures of earlier contents stay, because a kill may come before the file is written.
     """
-    if not outside_names(choices):
+    if not _code(choices):
         return  # nothing to trust
     with suppress(NoKeyError):
         known, place = _signatures(file), file.with_name(SIGNATURE)
@@ -100,7 +112,7 @@ def sign(file: Path, content: bytes, choices: Mapping[str, Any]) -> None:
 def why_unsigned(choices: Mapping[str, Any]) -> str | None:
     """Warning before a run that cannot be signed; None if all is well."""
     try:
-        if outside_names(choices):
+        if _code(choices):
             _key(make=True)
     except NoKeyError as error:
         return f"{error}; so this run looks like one from elsewhere, and resuming it will need --trust"

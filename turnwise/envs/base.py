@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 Info = dict[str, Any]
 Reset = tuple[str, Info]
 Step = tuple[str, float, bool, bool, Info]
+Execution = Literal["inline", "thread", "process", "loop"]
 
 SPLITS = ("train", "validation", "test")
 ONE_SEAT = ("agent",)
@@ -70,8 +71,9 @@ class Env:
 
     reward_range: ClassVar[tuple[float, float]] = (0.0, 1.0)
     """Bounds of one step's reward; the env doctor checks them."""
-    execution: ClassVar[Literal["inline", "thread", "process"]] = "inline"
-    """Where `step` runs: inline if it takes microseconds, thread if it waits, process if it computes."""
+    execution: ClassVar[Execution] = "inline"
+    """Where `step` runs: inline if it takes microseconds, thread if it waits, process if it computes; loop if it
+    returns at once with a future of the running event loop."""
     seats: tuple[str, ...] = ONE_SEAT
     """Names of the agents that act in this environment. An episode yields one trajectory per seat."""
     shared: ClassVar[frozenset[str]] = frozenset()

@@ -80,7 +80,10 @@ def check_env(
         raise ValueError(f"seeds must be at least 1, got {seeds}")
     source = EnvSource(env=env, kwargs=kwargs or {}, wrappers=wrappers)
     check_wrappers(wrappers)
-    _ = source.spec  # an unknown id raises before anything is played
+    # An unknown id raises before anything is played.
+    if (spec := source.spec) is not None and spec.runs_program:
+        text = "a program of your own: nothing here can be checked before it runs"
+        return Diagnosis(env=source.name, findings=[Finding(check="program", verdict="note", text=text)])
     with check_probes.keep_global_generators():
         return finish(_examine(source, seeds, turns, deadline, seconds, progress))
 

@@ -59,7 +59,7 @@ class Lane:
                 return self._become_loop(future, answer)
 
     def _become_loop(self, future: Future[Any], answer: Awaitable[Any]) -> None:
-        _allow_many_files()
+        allow_many_files()
         try:
             with asyncio.Runner() as runner:
                 runner.run(self._serve(future, answer))
@@ -121,7 +121,7 @@ def _tell(loop: asyncio.AbstractEventLoop | None, call: Callable[[], Any]) -> No
             loop.call_soon_threadsafe(call)
 
 
-def _allow_many_files() -> None:
+def allow_many_files() -> None:
     """Raise the limit as far as the system allows: a loop takes three file descriptors, and 1,024 is a common limit."""
     allowed, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _OPEN_FILES if most == resource.RLIM_INFINITY else min(most, _OPEN_FILES)

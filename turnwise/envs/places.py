@@ -9,23 +9,40 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from turnwise.outside import extend_path
+from turnwise.outside import extend_path, find_file, is_file_place
 
 
 def require_place(place: str) -> None:
     """ValueError if the module or the name in `module:Class` does not exist, as far as its source shows."""
-    module, _, name = place.partition(":")
+    module, _, name = place.rpartition(":")
     extend_path()
+    if is_file_place(place):
+        return _require_in_file(place, module, name)
     spec = _find_module(module)
     if spec is None:
-        fix = f"write {module.removesuffix('.py')}:{name}" if module.endswith(".py") else "run this in its folder"
-        raise ValueError(f"there is no module {module}, which {place} names; {fix}")
+        raise ValueError(f"there is no module {module}, which {place} names; run this in its folder")
     if spec.origin is None or not spec.origin.endswith(".py"):
         return  # no source to read: importing it will tell
-    names = set(_top_level_names(_parse(Path(spec.origin))))
+    _require_name(Path(spec.origin), module, name)
+
+
+def _require_in_file(place: str, file: str, name: str) -> None:
+    found = find_file(file)
+    if found is None:
+        fix = (
+            "run this where it is"
+            if "/" in file
+            else f"run this where it is, or write {file.removesuffix('.py')}:{name}"
+        )
+        raise ValueError(f"there is no file {file}, which {place} names; {fix}")
+    _require_name(found, file, name)
+
+
+def _require_name(file: Path, module: str, name: str) -> None:
+    names = set(_top_level_names(_parse(file)))
     if name not in names and not names & {"*", "__getattr__"}:
         close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {module}:{close[0]}?" if close else f"name a class of {spec.origin}"
+        hint = f"did you mean {module}:{close[0]}?" if close else f"name a class of {file}"
         raise ValueError(f"the module {module} has no {name}; {hint}")
 
 

@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -15,7 +15,7 @@ from typing import Any, get_origin
 
 from turnwise.envs.base import Env
 from turnwise.envs.foreign import adapted
-from turnwise.outside import NotImportedError, is_outside, load
+from turnwise.outside import NotImportedError, is_file_place, is_outside, load
 
 ENTRY_POINT_GROUP = "turnwise.envs"
 """Installed packages declare `name = "module"` here; importing the module registers its environments."""
@@ -24,6 +24,8 @@ _PACKAGES = "games cards duels search tasks chat ltc classify feelings plans ter
 _BUILT_IN = tuple(f"turnwise.envs.{package}" for package in _PACKAGES.split())
 _FIELD = re.compile(r"\{(\w+)(:int)?\}")
 _ID, _PLACE = re.compile(r"\S+"), re.compile(r"[\w.]+:\w+")
+_AGENT_RUN = "turnwise.gateway.agent_run:AgentRun"
+_PROGRAM_ARGUMENTS = {"task": None, "base_url": "", "api_key": ""}
 _INTEGER, _WORD = r"\d+", r"[\w.:+-]+"
 
 
@@ -45,6 +47,11 @@ class EnvSpec:
     """A concrete id of a family, for listings and tests."""
     names: str | None = None
     """Where a family lists the names that its field takes: `module:collection`; None if they cannot be listed."""
+
+    @property
+    def runs_program(self) -> bool:
+        """Whether the agent is a program of the user's, and the environment only answers its calls."""
+        return self.entry_point == _AGENT_RUN
 
     @property
     def prefix(self) -> str:
@@ -120,8 +127,10 @@ def family_ids(spec: EnvSpec) -> list[str]:
 def find(env_id: str) -> tuple[EnvSpec, dict[str, Any]]:
     """The spec for an id and the arguments from its fields; ValueError with the closest ids.
 
-    `module:Class` needs no registration: it names the user's own environment.
+    `module:Class` needs no registration: it names the user's own environment, or `my_agent.py:run` their own agent.
     """
+    if is_place(env_id) and env_id.partition(":")[0].endswith(".py"):
+        return _unregistered(env_id), {}
     _load_all()
     exact = _SPECS.get(env_id)
     candidates = [exact] if exact else list(_SPECS.values())
@@ -129,9 +138,14 @@ def find(env_id: str) -> tuple[EnvSpec, dict[str, Any]]:
         fields = spec.match(env_id)
         if fields is not None:
             return spec, fields
-    if _PLACE.fullmatch(env_id):
+    if is_place(env_id):
         return _unregistered(env_id), {}
-    raise ValueError(f"{_unknown(env_id)} Name your own environment module:Class")
+    raise ValueError(f"{_unknown(env_id)} Name your own environment module:Class, or your own agent my_agent.py:run")
+
+
+def is_place(env_id: str) -> bool:
+    """Whether an id names something outside: `module:Class`, or `folder/my_agent.py:run`."""
+    return bool(_PLACE.fullmatch(env_id)) or is_file_place(env_id)
 
 
 def make(env_id: str, **kwargs: Any) -> Env:
@@ -192,7 +206,7 @@ def accepts(env_id: str, argument: str) -> bool:
 def is_ours(env_id: str) -> bool:
     """Whether the environment is part of turnwise; ValueError for an unknown id."""
     entry_point = find(env_id)[0].entry_point
-    return isinstance(entry_point, str) and not is_outside(entry_point)
+    return isinstance(entry_point, str) and not is_outside(entry_point) and not is_outside(env_id)
 
 
 def _entry(spec: EnvSpec) -> Callable[..., Env]:
@@ -201,8 +215,8 @@ def _entry(spec: EnvSpec) -> Callable[..., Env]:
     entry = load(spec.entry_point)
     if not _makes_environments(entry):
         raise ValueError(
-            f"{spec.entry_point} is not an environment; name a class with reset and step, or a function "
-            "annotated to return one (-> Env)"
+            f"{spec.entry_point} is not an environment; name a class with reset and step, a function "
+            "annotated to return one (-> Env), or an agent: run(task, base_url, api_key)"
         )
     return entry
 
@@ -219,20 +233,28 @@ def _makes_environments(entry: Any) -> bool:
     return inspect.isclass(made) and all(callable(getattr(made, name, None)) for name in ("reset", "step"))
 
 
+def is_agent(entry: Any) -> bool:
+    """Whether it is a program: a function that takes task, base_url and api_key. Decided without a call."""
+    if not inspect.isfunction(entry):
+        return False
+    parameters = inspect.signature(entry).parameters
+    try:
+        inspect.signature(entry).bind(**_PROGRAM_ARGUMENTS)
+    except TypeError:
+        return False
+    return parameters.keys() >= _PROGRAM_ARGUMENTS.keys()
+
+
 def _unregistered(place: str) -> EnvSpec:
     spec = EnvSpec(id=place, entry_point=place, summary="")
     try:
+        if is_agent(load(place)):
+            return replace(spec, entry_point=_AGENT_RUN, kwargs={"program": place}, extra="serve")
         _entry(spec)
     except NotImportedError:
         pass  # reported when it is built
     except (ModuleNotFoundError, AttributeError) as error:
-        module, _, name = place.partition(":")
-        fix = (
-            f"name the module, not its file: {module.removesuffix('.py')}:{name}"
-            if module.endswith(".py")
-            else ("run this in the folder that contains the module")
-        )
-        raise ValueError(f"cannot import {place}: {error}; {fix}") from error
+        raise ValueError(f"cannot import {place}: {error}; run this in the folder that contains the module") from error
     return spec
 
 

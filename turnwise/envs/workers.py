@@ -15,10 +15,10 @@ from contextlib import suppress
 from functools import partial
 from inspect import isawaitable
 from operator import attrgetter, methodcaller
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from turnwise.envs.alarm import alarm, can_interrupt, noticing_stops
-from turnwise.envs.base import Env, Reset, Step, is_asynchronous
+from turnwise.envs.base import Env, Execution, Reset, Step, is_asynchronous
 from turnwise.envs.faults import (
     EpisodeError,
     describe,
@@ -33,7 +33,6 @@ from turnwise.envs.lane import LAST_SECONDS, Lane
 from turnwise.envs.process import EnvSource, WorkerProcess
 from turnwise.envs.wrappers.wrapper import then
 
-Execution = Literal["inline", "thread", "process"]
 Job = Callable[[Env], Any]
 Value = TypeVar("Value")
 _CLOSE = methodcaller("close")
@@ -157,7 +156,9 @@ class Host:
 
 
 def _run_here(call: Callable[[], Any], deadline: float) -> Any:
-    """The call in the event loop, whose own timer cannot fire meanwhile, but the alarm can."""
+    """The call in the event loop, whose own timer cannot fire meanwhile, but the alarm can, in the main thread."""
+    if not can_interrupt():  # what runs in a loop elsewhere answers with a future, at once
+        return call()
     with noticing_stops() as stops:
         try:
             with alarm(deadline):

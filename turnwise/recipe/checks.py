@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator, Mapping
 from types import NoneType
 from typing import Any, get_args, get_origin
@@ -12,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from turnwise.algorithm import Algorithm, Need, Part, Trait, resolve
 from turnwise.algorithm.parts import function_of
-from turnwise.envs.registry import check, find
+from turnwise.envs.registry import check, find, is_place
 from turnwise.envs.wrappers.named import check_wrappers
 from turnwise.guard.guard import Guard
 from turnwise.outside import is_unread
@@ -21,7 +20,6 @@ from turnwise.recipe.schema import EnvChoice, Recipe
 from turnwise.recipe.seating import check_exchange, check_in_turn, check_seats, recipe_of, trained_policies
 from turnwise.words import counted
 
-_PLACE = re.compile(r"[\w.]+:\w+")  # module:Class, the user's own environment
 _ALIKE = 0.7
 """How similar a key must be to one of another section to suggest it."""
 
@@ -41,7 +39,7 @@ def check_env_name(env_id: str, key: str = "env") -> None:
     try:
         find(env_id)
     except ValueError as error:
-        if not (_PLACE.fullmatch(env_id) and isinstance(error.__cause__, ImportError | AttributeError)):
+        if not (is_place(env_id) and isinstance(error.__cause__, ImportError | AttributeError)):
             raise ValueError(f"{key}.id: {error}") from None
 
 

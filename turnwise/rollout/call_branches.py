@@ -18,8 +18,8 @@ from turnwise.types import Turn
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
-    """What a call adds: `Call(number=3, after=1, messages=[...])` says something new after the answer to call 1."""
+class ProgramCall:
+    """What a call adds: `ProgramCall(number=3, after=1, messages=[...])` says something after the answer to call 1."""
 
     number: int
     after: int | None
@@ -35,7 +35,7 @@ class Call:
         return {**row, "tools": list(self.tools)} if self.tools else row
 
     @classmethod
-    def of(cls, turn: Turn) -> Call:
+    def of(cls, turn: Turn) -> ProgramCall:
         """The call that a turn has recorded."""
         assert turn.call is not None
         return cls(**turn.call)
@@ -71,7 +71,7 @@ class Branches:
     _answers: dict[int, _Answer] = field(default_factory=dict[int, _Answer])
     _open: dict[int, tuple[Conversation, int]] = field(default_factory=dict[int, tuple[Conversation, int]])
 
-    def ask(self, call: Call, renderer: Renderer | None = None) -> Placed:
+    def ask(self, call: ProgramCall, renderer: Renderer | None = None) -> Placed:
         """The tokens of a call; another `renderer` may do the work, such as one that belongs to another thread."""
         before = None if call.after is None else self._answers[call.after]
         conversation, messages = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnwise.dialects.dialect import Asked, Said, canonical
-from turnwise.rollout.call_branches import Call
+from turnwise.rollout.call_branches import ProgramCall
 from turnwise.tools.formats import write_call
 
 
@@ -34,14 +34,14 @@ class CallTree:
 
     Example:
 
-        call = tree.find(asked, has_gone_on=branches.has_gone_on)   # Call(number=0, after=None, messages=[...])
+        call = tree.find(asked, has_gone_on=branches.has_gone_on)   # ProgramCall(number=0, after=None, messages=[...])
         tree.add(asked, call.number, answer)
     """
 
     def __init__(self) -> None:
         self._roots: dict[str, _Node] = {}
 
-    def find(self, number: int, asked: Asked, *, has_gone_on: Callable[[int], bool]) -> Call:
+    def find(self, number: int, asked: Asked, *, has_gone_on: Callable[[int], bool]) -> ProgramCall:
         """The call and the longest conversation with the policy that it extends."""
         node, last = self._root(asked), None
         for place, message in enumerate(asked.messages):
@@ -53,12 +53,12 @@ class CallTree:
                 last = (place, node.answers)
         if last is None:
             messages = template_messages(asked.messages)
-            return Call(number=number, after=None, messages=messages, tools=asked.tools)
+            return ProgramCall(number=number, after=None, messages=messages, tools=asked.tools)
         place, answers = last
         # Equal words may have been sampled twice: go on with the newest that nothing follows yet.
         free = [answer for answer in answers if not has_gone_on(answer)]
         after = (free or answers)[-1]
-        return Call(number=number, after=after, messages=template_messages(asked.messages[place + 1 :]))
+        return ProgramCall(number=number, after=after, messages=template_messages(asked.messages[place + 1 :]))
 
     def add(self, number: int, asked: Asked, answer: Said) -> None:
         """Remember a call and its answer."""

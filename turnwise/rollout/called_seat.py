@@ -10,7 +10,7 @@ from turnwise.dialects.dialect import Asked, Scored
 from turnwise.dialects.model_call import ModelCall, answer_of, as_message
 from turnwise.engine.contract import Completion, Finish, SamplingParams
 from turnwise.policy.rendering import Renderer
-from turnwise.rollout.call_branches import Branches, Call, Placed, Renderers
+from turnwise.rollout.call_branches import Branches, Placed, ProgramCall, Renderers
 from turnwise.rollout.call_tree import CallTree
 from turnwise.types import Turn
 
@@ -31,11 +31,11 @@ class CalledSeat:
         """A seat without any calls."""
         return cls(branches=Branches(renderers=renderers))
 
-    def find(self, call: ModelCall) -> Call:
+    def find(self, call: ModelCall) -> ProgramCall:
         """Where a call belongs."""
         return self.tree.find(call.number, call.asked, has_gone_on=self.branches.has_gone_on)
 
-    def ask(self, call: Call, renderer: Renderer | None = None) -> Placed:
+    def ask(self, call: ProgramCall, renderer: Renderer | None = None) -> Placed:
         """The tokens of a call."""
         placed = self.branches.ask(call, renderer)
         self.sequences[call.number] = placed.sequence

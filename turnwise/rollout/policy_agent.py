@@ -13,7 +13,7 @@ from turnwise.envs.faults import EpisodeError
 from turnwise.policy.heard_words import heard_spans
 from turnwise.policy.rendering import Conversation, Prompt, Renderer
 from turnwise.rollout.agents import Action, Agent, View
-from turnwise.rollout.call_branches import Call, Placed, Renderers
+from turnwise.rollout.call_branches import Placed, ProgramCall, Renderers
 from turnwise.rollout.called_seat import CalledSeat, sampling_of
 from turnwise.rollout.token_checks import check_completion
 from turnwise.types import POLICY, StopReason, Trajectory
@@ -143,14 +143,14 @@ class PolicyAgent(Agent):
             return conversation.observe(observation)
         return await asyncio.to_thread(self._observe_aside, conversation, observation)
 
-    async def _place(self, seat: CalledSeat, call: Call) -> Placed | None:
+    async def _place(self, seat: CalledSeat, call: ProgramCall) -> Placed | None:
         """The same for a call."""
         texts = [str(message["content"]) for message in call.messages]
         if sum(map(len, texts)) <= _LONG:
             return seat.ask(call)
         return await asyncio.to_thread(self._place_aside, seat, call, "\n".join(texts))
 
-    def _place_aside(self, seat: CalledSeat, call: Call, text: str) -> Placed | None:
+    def _place_aside(self, seat: CalledSeat, call: ProgramCall, text: str) -> Placed | None:
         with self._aside:
             self._twin = self._twin or self._renderer.for_another_thread()
             if self._twin.surely_exceeds(text, self._engine.capacity):

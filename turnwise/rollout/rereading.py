@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from turnwise.policy.rendering import Conversation, Prompt, Renderer
-from turnwise.rollout.call_branches import Branches, Call, Renderers
+from turnwise.rollout.call_branches import Branches, ProgramCall, Renderers
 from turnwise.types import Turn
 
 
@@ -34,7 +34,7 @@ class Rereader:
             return self._conversation.observe(turn.observation)
         self._branches = self._branches or Branches(renderers=Renderers(self._renderer))
         try:
-            return self._branches.ask(Call.of(turn)).prompt
+            return self._branches.ask(ProgramCall.of(turn)).prompt
         except (KeyError, TypeError) as error:
             raise ValueError(f"the call {turn.call} does not fit those before it ({error!r})") from error
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from turnwise.envs.base import Env, Reset, Step
+from turnwise.envs.base import Env, Execution, Reset, Step
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
 def then(value: T | Awaitable[T], function: Callable[[T], U]) -> U | Awaitable[U]:
-    """Apply `function` to a value now, or to an awaitable's value later: one body for sync and async."""
+    """Apply `function` to a value now, or to an awaitable's value later: one body for sync and async.
+
+    A future of the running event loop gives another such future.
+    """
     if not inspect.isawaitable(value):
         return function(value)
 
     async def wait() -> U:
         return function(await value)
 
-    return wait()
+    return asyncio.ensure_future(wait()) if asyncio.isfuture(value) else wait()
 
 
 class Wrapper(Env):
@@ -86,7 +90,7 @@ class Wrapper(Env):
         return self.env.reward_range
 
     @property
-    def execution(self) -> Literal["inline", "thread", "process"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def execution(self) -> Execution:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Where the wrapped environment is meant to run."""
         return self.env.execution
 

@@ -1,0 +1,166 @@
+"""The user's program: a function in a thread of its own, or a command in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import Any, BinaryIO
+
+from turnwise.envs.faults import EpisodeError
+from turnwise.gateway.agent_session import Ended
+
+Tell = Callable[[Ended], None]
+_TAIL_BYTES = 64_000
+_SHOWN = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """Where a program finds the model."""
+
+    origin: str
+    api_key: str
+
+    @property
+    def base_url(self) -> str:
+        """What OpenAI's clients take; Anthropic's work with it too."""
+        return f"{self.origin}/v1"
+
+
+class RunningFunction:
+    """`run(task, base_url, api_key)`, plain or async, in a thread that nothing else uses.
+
+    A coroutine is cancelled by `stop`; a plain function that hangs is left behind, and its calls are refused.
+    """
+
+    def __init__(self, function: Callable[..., Any], task: Any, address: Address, tell: Tell) -> None:
+        self._function, self._tell = function, tell
+        self._arguments = {"task": task, "base_url": address.base_url, "api_key": address.api_key}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._stopped = False
+        threading.Thread(target=self._run, name="turnwise-agent", daemon=True).start()
+
+    def stop(self) -> None:
+        """Cancel it, without waiting."""
+        self._stopped = True
+        if self._loop is not None and self._task is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def _run(self) -> None:
+        try:
+            value = self._function(**self._arguments)
+            if isawaitable(value):
+                value = asyncio.run(self._wait(value))
+            self._tell(Ended(value=value))
+        except BaseException as error:  # the edge: anything that the program raises ends its own episode
+            self._tell(Ended(error=error))
+
+    async def _wait(self, value: Any) -> Any:
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        if self._stopped:
+            raise asyncio.CancelledError
+        return await value
+
+
+class RunningCommand:
+    """A command line: the task in TURNWISE_TASK, addresses where clients look for them, the reward on its last line."""
+
+    def __init__(self, command: str | Sequence[str], task: Any, address: Address, tell: Tell) -> None:
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+        self._name, self._tell = shlex.join(words), tell
+        self._output, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (closed in _run)
+        try:
+            # Its own session, so that `stop` reaches what it has started too.
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._errors,
+                env={**os.environ, **_variables(task, address)},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EpisodeError(f"cannot start {self._name}: {error}") from error
+        threading.Thread(target=self._run, name="turnwise-agent", daemon=True).start()
+
+    def stop(self) -> None:
+        """Kill it and what it has started, without waiting."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _run(self) -> None:
+        status = self._process.wait()
+        with self._output, self._errors:
+            printed, complaints = _tail(self._output), _tail(self._errors)
+        if status != 0:
+            text = f"{self._name} ended with status {status}: {_last_line(complaints) or _last_line(printed)}"
+            return self._tell(Ended(error=EpisodeError(text, trace=complaints[-8_000:])))
+        self._tell(Ended(value=_read_line(_last_line(printed))))
+
+
+def _variables(task: Any, address: Address) -> dict[str, str]:
+    return {
+        "TURNWISE_TASK": json.dumps(task),
+        "OPENAI_BASE_URL": address.base_url,
+        "OPENAI_API_BASE": address.base_url,
+        "OPENAI_API_KEY": address.api_key,
+        "ANTHROPIC_BASE_URL": address.origin,
+        "ANTHROPIC_API_KEY": address.api_key,
+        "NO_PROXY": ",".join(filter(None, ["127.0.0.1", os.environ.get("NO_PROXY", "")])),
+    }
+
+
+def _tail(file: BinaryIO) -> str:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+    return file.read().decode("utf-8", "replace")
+
+
+def _last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")[-_SHOWN:]
+
+
+def _read_line(line: str) -> Any:
+    """A number or an object; anything else is shown as it is by who reads the reward."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return line
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOutcome:
+    """What a program says of its episode."""
+
+    reward: float
+    success: bool | None = None
+    parts: Mapping[str, float] | None = None
+
+    @classmethod
+    def of(cls, value: Any) -> ProgramOutcome:
+        """From a number, or a mapping with `reward` and maybe `success` and `parts`; EpisodeError for anything else."""
+        if isinstance(value, Mapping) and isinstance(value.get("reward"), int | float):
+            parts = value.get("parts")
+            return cls(reward=value["reward"], success=value.get("success"), parts=parts)
+        if isinstance(value, int | float):
+            return cls(reward=float(value))
+        raise EpisodeError(
+            f"the program ended with {_short(value)}; return the reward as a number, or "
+            '{"reward": 1.0, "success": True, "parts": {"format": 0.2}}'
+        )
+
+
+def _short(value: Any) -> str:
+    text = "nothing" if value is None or value == "" else repr(value)
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
