@@ -1,0 +1,306 @@
+"""Random programs behind lossy clients, and the check that what is trained is what was sampled.
+
+A program talks in one of the three formats. It goes on with conversations, asks twice, forks, sends sub-agents, edits
+and compacts its history. Its client writes arguments anew, drops reasoning, trims and pads, and invents ids of calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from tests.gateway.client_wires import CLIENTS, Body, Client
+from tests.policy.tokenizers_for_chat import by_letters, chat_tokenizer
+from tests.rollout.reference_engine import PlainEngine
+from turnwise.dialects.dialect import Said
+from turnwise.dialects.model_call import ModelCall
+from turnwise.engine.contract import Completion, Finish, SamplingParams
+from turnwise.envs import Env
+from turnwise.policy.rendering import Renderer
+from turnwise.rollout.episode import EpisodeSpec, Limits
+from turnwise.rollout.packing import pack
+from turnwise.rollout.policy_agent import PolicyAgent
+from turnwise.rollout.scheduler import Scheduler
+from turnwise.rollout.token_checks import check_ledger
+from turnwise.types import Group, StopReason, Trajectory
+
+KINDS = ("chatml", "llama3", "nano", "qwen3")
+_PARAMETERS = {"type": "object", "properties": {"query": {"type": "string"}, "limit": {"type": "number"}}}
+_SEARCH = {"name": "search", "description": "Find a document.", "parameters": _PARAMETERS}
+_NOTE = {"name": "note", "description": "Write it down.", "parameters": _PARAMETERS}
+TOOLS: tuple[tuple[dict[str, Any], ...], ...] = ((), (_SEARCH,), (_SEARCH, _NOTE))
+_WORDS = (
+    "the city",
+    "of the river",
+    "é 你好",
+    "user",
+    "<b>",
+    "a  b",
+    '"quoted"',
+    "<|im_end|>",
+    "<|eot_id|>",
+    "1.0",
+    "\n",
+)
+
+
+@dataclass(kw_only=True, eq=False)
+class Point:
+    """A conversation right after an answer."""
+
+    messages: list[Said]
+    tools: Sequence[Any]
+    continued: bool = False
+
+
+class Talker(PlainEngine):
+    """Says random things in random tokens, and remembers what each session held when it sampled."""
+
+    capacity = 10**6
+
+    def __init__(self, tokenizer: Any, seed: int) -> None:
+        self.tokenizer, self.rng = tokenizer, Random(f"talker:{seed}")
+        self.sessions: dict[str, list[int]] = {}
+        self.sampled = list[tuple[tuple[int, ...], tuple[int, ...]]]()
+
+    async def generate(self, session: str, new_ids: Sequence[int], params: SamplingParams) -> Completion:
+        held = self.sessions.setdefault(session, [])
+        held += new_ids
+        ids, finish = self._say(params)
+        self.sampled.append((tuple(held), tuple(ids)))
+        held += ids
+        logprobs = [-self.rng.random() for _ in ids]
+        return Completion(ids=ids, logprobs=logprobs, versions=[0] * len(ids), finish=finish)
+
+    def close(self, session: str) -> None:
+        self.sessions.pop(session, None)
+
+    def _say(self, params: SamplingParams) -> tuple[list[int], Finish]:
+        ids = self._spell(self._text())
+        for end in range(1, len(ids) + 1):
+            if any(stop in self.tokenizer.decode(ids[:end]) for stop in params.stop_strings):
+                return ids[:end], Finish.STOP
+        if len(ids) >= params.max_tokens or self.rng.random() < 0.1:
+            return ids[: params.max_tokens] or [self.tokenizer.eos_token_id], Finish.MAX_TOKENS
+        return [*ids, self.tokenizer.eos_token_id], Finish.STOP
+
+    def _text(self) -> str:
+        rng = self.rng
+        words = " ".join(rng.choices(_WORDS, k=rng.randint(0, 4)))
+        calls = "\n".join(self._call() for _ in range(rng.choice((0, 0, 1, 2))))
+        thought = rng.choice(("", "", "<think>hm</think>", "<think>\nhm, the river\n</think>\n\n", "<think>hm"))
+        return rng.choice(("", " ", "\n")) + thought + words + calls + rng.choice(("", "", " ", "</tool_call>"))
+
+    def _call(self) -> str:
+        if self.rng.random() < 0.1:
+            return "<tool_call>{broken</tool_call>"
+        arguments = {"query": self.rng.choice(_WORDS), "limit": self.rng.choice((1, 2.0, 0.5, [1.0, 2], None)), "b": {}}
+        return f"<tool_call>{json.dumps({'name': 'search', 'arguments': arguments})}</tool_call>"
+
+    def _spell(self, text: str) -> list[int]:
+        """The tokenizer's own spelling, one by letters, or one that is cut anywhere."""
+        kind = self.rng.randrange(3)
+        if kind == 0:
+            return list(self.tokenizer.encode(text, add_special_tokens=False))
+        if kind == 1:
+            return by_letters(self.tokenizer, text)
+        cut = self.rng.randint(0, len(text))
+        parts = (text[:cut], text[cut:])
+        return [id for part in parts if part for id in self.tokenizer.encode(part, add_special_tokens=False)]
+
+
+class LossyProgram:
+    """Yields requests and is sent answers. `openings` counts the calls that no earlier answer allows to go on."""
+
+    def __init__(self, rng: Random, client: Client) -> None:
+        self.openings = 0
+        self._rng, self._client = rng, client
+        self._points = list[Point]()
+        self._unique = 0
+
+    def run(self) -> Generator[Body, Body]:
+        moves = [self._start, *self._rng.choices(self._moves, k=self._rng.randint(1, 9))]
+        for move in moves:
+            messages, tools, opens = move()
+            self.openings += opens
+            answer = yield self._wire(messages, tools)
+            said = self._client.read(answer)
+            self._points.append(Point(messages=[*messages, said], tools=tools))
+
+    @property
+    def _moves(self) -> list[Any]:
+        usual = [self._go_on] * 8
+        return [*usual, self._start, self._fork, self._ask_again, self._edit, self._compact, self._put_words_in_mouth]
+
+    def _start(self) -> tuple[list[Said], Sequence[Any], bool]:
+        system = [Said(role="system", text=self._new())] if self._rng.random() < 0.5 else []
+        return [*system, Said(role="user", text=self._new())], self._rng.choice(TOOLS), True
+
+    def _go_on(self) -> tuple[list[Said], Sequence[Any], bool]:
+        open_points = [point for point in self._points if not point.continued]
+        if not open_points:
+            return self._start()
+        point = self._rng.choice(open_points)
+        point.continued = True
+        return [*point.messages, *self._reactions(point.messages[-1])], point.tools, False
+
+    def _fork(self) -> tuple[list[Said], Sequence[Any], bool]:
+        point = self._rng.choice(self._points)
+        opens, point.continued = point.continued, True
+        return [*point.messages, *self._reactions(point.messages[-1])], point.tools, opens
+
+    def _ask_again(self) -> tuple[list[Said], Sequence[Any], bool]:
+        point = self._rng.choice(self._points)
+        return point.messages[:-1], point.tools, True
+
+    def _edit(self) -> tuple[list[Said], Sequence[Any], bool]:
+        point = self._rng.choice(self._points)
+        messages = list(point.messages)
+        place = self._rng.choice([place for place, each in enumerate(messages) if each.role != "assistant"])
+        messages[place] = replace(messages[place], text=self._new())
+        return [*messages, *self._reactions(messages[-1])], point.tools, True
+
+    def _compact(self) -> tuple[list[Said], Sequence[Any], bool]:
+        point = self._rng.choice(self._points)
+        last = point.messages[-1]
+        summary = Said(role="user", text=f"so far: {self._new()}")
+        return [summary, last, *self._reactions(last)], point.tools, True
+
+    def _put_words_in_mouth(self) -> tuple[list[Said], Sequence[Any], bool]:
+        point = self._rng.choice(self._points)
+        said = Said(role="assistant", text=self._new())
+        return [*point.messages[:-1], said, Said(role="user", text=self._new())], point.tools, True
+
+    def _reactions(self, said: Said) -> list[Said]:
+        results = [Said(role="tool", text=self._new(), call_id=id) for id in said.call_ids]
+        extra = [Said(role="user", text=self._new())] if not results or self._rng.random() < 0.2 else []
+        return [*results, *extra]
+
+    def _new(self) -> str:
+        """A text that was never said before."""
+        self._unique += 1
+        return f"{self._rng.choice(_WORDS)} {self._unique} {self._rng.choice(_WORDS)}".strip()
+
+    def _wire(self, messages: Sequence[Said], tools: Sequence[Any]) -> Body:
+        more: dict[str, Any] = {}
+        if self._rng.random() < 0.2:
+            more["max_tokens" if self._client is not CLIENTS[1] else "max_output_tokens"] = self._rng.randint(1, 30)
+        if self._rng.random() < 0.1 and self._client is not CLIENTS[1]:
+            more["stop" if self._client is CLIENTS[0] else "stop_sequences"] = ["city"]
+        return self._client.ask([self._echo(each) for each in messages], tools, temperature=0.3, **more)
+
+    def _echo(self, said: Said) -> Said:
+        """What a client makes of the policy's words."""
+        if said.role != "assistant":
+            return said
+        rng = self._rng
+        text = rng.choice((said.text, said.text.strip(), f"{said.text}\n", f"  {said.text}"))
+        calls = tuple(replace(call, arguments=_rewritten(call.arguments, rng)) for call in said.calls)
+        reasoning = said.reasoning if rng.random() < 0.3 else ""
+        return replace(said, text=text, calls=calls, reasoning=reasoning)
+
+
+def _rewritten(value: Any, rng: Random) -> Any:
+    """Equal JSON: keys in another order, whole numbers with or without a point."""
+    if isinstance(value, dict):
+        items = [(key, _rewritten(each, rng)) for key, each in value.items()]
+        return dict(rng.sample(items, len(items)))
+    if isinstance(value, list):
+        return [_rewritten(each, rng) for each in value]
+    if isinstance(value, int | float) and not isinstance(value, bool) and float(value).is_integer():
+        return rng.choice((int(value), float(value)))
+    return value
+
+
+class Conversing(Env):
+    """The gateway's environment without a server: the program's calls are the observations."""
+
+    def __init__(self, *, programs: dict[int, LossyProgram]) -> None:
+        super().__init__()
+        self.programs = programs
+
+    def reset(self, seed: int | None = None, task: Any = None) -> Any:
+        super().reset(seed=seed)
+        assert seed is not None
+        self.client = CLIENTS[seed % len(CLIENTS)]
+        self.programs[seed] = LossyProgram(self.rng, self.client)
+        self.calls, self.number = self.programs[seed].run(), 0
+        return self._show(next(self.calls))
+
+    def _show(self, body: Body) -> tuple[str, dict[str, Any]]:
+        asked = self.client.dialect.read(json.loads(json.dumps(body)))
+        self.call = ModelCall(number=self.number, asked=asked)
+        self.number += 1
+        return "a call", {"call": self.call}
+
+    def step(self, action: str) -> Any:
+        assert self.call.answered is not None
+        answer = self.client.dialect.write(self.call.asked, self.call.answered, id=f"a{self.number}", created=0)
+        try:
+            observation, info = self._show(self.calls.send(answer))
+        except StopIteration:
+            return "end", 1.0, True, False, {}
+        return observation, 0.0, False, False, info
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """A conversation, what its engine sampled, and how many sequences it needs."""
+
+    trajectory: Trajectory
+    sampled: list[tuple[tuple[int, ...], tuple[int, ...]]]
+    openings: int
+    renderer: Renderer
+
+
+def play(seed: int, agent: type[PolicyAgent] = PolicyAgent) -> Played:
+    """One random conversation."""
+    tokenizer = chat_tokenizer(KINDS[(seed // len(CLIENTS)) % len(KINDS)])
+    renderer, engine, programs = Renderer(tokenizer), Talker(tokenizer, seed), dict[int, LossyProgram]()
+    policy = agent(engine=engine, renderer=renderer, sampling=SamplingParams(max_tokens=120))
+
+    async def main() -> Trajectory:
+        async with Scheduler(limits=Limits(max_turns=64)) as scheduler:
+            spec = EpisodeSpec(env=Conversing, kwargs={"programs": programs}, seed=seed)
+            return (await scheduler.run([spec], policy))[0]
+
+    trajectory = asyncio.run(main())
+    return Played(trajectory=trajectory, sampled=engine.sampled, openings=programs[seed].openings, renderer=renderer)
+
+
+def defect_of(played: Played) -> str:
+    """What is wrong with what would be trained; empty if it is exactly what was sampled."""
+    trajectory = played.trajectory
+    if trajectory.stop is not StopReason.DONE:
+        return f"ended by {trajectory.stop}: {trajectory.info.get('error')} {trajectory.info.get('traceback')}"
+    trained, sequences = trained_tokens(trajectory)
+    if trained != Counter(played.sampled):
+        return "other tokens are trained than were sampled, or after others"
+    if trajectory.turns[-1].reward != 1.0 or trajectory.reward != 1.0:
+        return "the reward is not on the last turn"
+    try:
+        check_ledger(trajectory, played.renderer)
+    except ValueError as error:
+        return str(error)
+    drops_reasoning = "</think>" in (played.renderer._template)
+    if sequences > played.openings and not drops_reasoning:
+        return f"{sequences} sequences, where {played.openings} are enough"
+    return ""
+
+
+def trained_tokens(trajectory: Trajectory) -> tuple[Counter[tuple[tuple[int, ...], tuple[int, ...]]], int]:
+    """Every sampled turn of the packed batch with the tokens before it, and the number of sequences."""
+    batch = pack([Group(id="one", trajectories=[trajectory])])
+    ids, turn_T, sequence_T = batch.ids_T.tolist(), batch.turn_T.tolist(), batch.sequence_T.tolist()
+    trained = Counter[tuple[tuple[int, ...], tuple[int, ...]]]()
+    for turn in range(batch.turns):
+        places = [place for place, own in enumerate(turn_T) if own == turn]
+        assert bool(batch.sampled_T[places].all())
+        first = sequence_T.index(sequence_T[places[0]])
+        trained[tuple(ids[first : places[0]]), tuple(ids[place] for place in places)] += 1
+    return trained, int(batch.length_S.shape[0])

@@ -1,0 +1,62 @@
+"""The tokens that are trained are those that were sampled, whatever a program and its client do to the messages."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.gateway import lossy_clients
+from tests.gateway.lossy_clients import defect_of, play, trained_tokens
+from turnwise.dialects.dialect import Said, canonical
+from turnwise.rollout import call_tree
+from turnwise.rollout.policy_agent import PolicyAgent
+
+
+def test_three_hundred_random_conversations_train_exactly_what_was_sampled():
+    defects, turns, sequences, openings = {}, 0, 0, 0
+    for seed in range(300):
+        played = play(seed)
+        if defect := defect_of(played):
+            defects[seed] = defect
+        turns += len(played.trajectory.turns)
+        sequences += trained_tokens(played.trajectory)[1]
+        openings += played.openings
+    assert defects == {}
+    assert turns > 1000
+    assert sequences / turns < 0.75  # most calls go on with what is there
+
+
+def test_a_tree_that_takes_echoes_literally_opens_needless_sequences_and_is_found(monkeypatch):
+    def literal(message: Said):
+        return message.role, message.text, tuple(repr(call) for call in message.calls), message.reasoning
+
+    monkeypatch.setattr(call_tree, "canonical", literal)
+    defects = [defect_of(play(seed)) for seed in range(24)]
+    assert any("are enough" in defect for defect in defects)
+    assert canonical(Said(role="user", text=" a ")) == canonical(Said(role="user", text="a"))
+
+
+def test_tokens_that_are_spelt_again_are_found(monkeypatch):
+    true_action = PolicyAgent._action
+
+    def spelt_again(self, text, prompt, completion):
+        ids = self._renderer.encode(self._renderer.shield(self._renderer.decode(completion.ids)))
+        return true_action(self, text, prompt, replace(completion, ids=ids, logprobs=[-1.0] * len(ids)))
+
+    monkeypatch.setattr(PolicyAgent, "_action", spelt_again)
+    assert any("other tokens are trained" in defect_of(play(seed)) for seed in range(24))
+
+
+@pytest.mark.parametrize("order", ["calls", "reversed"])
+def test_turns_in_another_order_than_their_sequences_are_found(monkeypatch, order):
+    def wrong(self, turns):
+        if order == "reversed":
+            turns.reverse()
+
+    monkeypatch.setattr("turnwise.rollout.called_seat.CalledSeat.arrange", wrong)
+    found = [defect_of(play(seed)) for seed in range(48)]
+    assert any("other tokens are trained" in defect or "not on the last turn" in defect for defect in found)
+
+
+def test_every_format_and_every_template_is_played():
+    kinds = {(seed % 3, (seed // 3) % len(lossy_clients.KINDS)) for seed in range(300)}
+    assert len(kinds) == 3 * len(lossy_clients.KINDS)
