@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from turnwise.report.panels import rounded
+from turnwise.report.columns import rounded
 from turnwise.runs.disk import open_plain
 from turnwise.runs.reading import Row, RunData
 
