@@ -14,6 +14,8 @@ from turnwise.runs.journal import parse_line
 
 _MOST_BYTES = 64 * 2**20
 """Read at one look; the next look goes on there. A longer line counts as damaged."""
+_LARGEST_STEP = 2**53
+"""Browsers know no larger integers."""
 _END = 256
 """Bytes before the place reached that are compared at every look."""
 
@@ -108,7 +110,7 @@ class JournalTail:
     def _row(self, line: bytes) -> dict[str, Any] | None:
         self._sum = zlib.crc32(b"\n", zlib.crc32(line, self._sum))
         row = parse_line(line)
-        if row is None or type(row.get("step")) is not int:
+        if row is None or type(step := row.get("step")) is not int or abs(step) > _LARGEST_STEP:
             self.damaged += 1
             return None
         self._sums.append(self._sum)
