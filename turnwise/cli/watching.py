@@ -91,23 +91,36 @@ def watched(folder: Path, wanted: bool) -> Iterator[None]:
         yield
     finally:
         if page is not None:
-            with suppress(OSError):
-                page.communicate(timeout=5)  # closes its input, which ends it
+            _end(page)
 
 
 def _start(folder: Path) -> subprocess.Popen[bytes] | None:
-    opens = "--open" if has_screen() else "--no-open"
-    command = [sys.executable, "-m", "turnwise", "watch", str(folder), "--attached", opens]
+    """The page's process, once it has said where it is; a note if it does not."""
+    command = [sys.executable, "-m", "turnwise", "watch", str(folder), "--attached"]
     try:
-        page = subprocess.Popen(  # its own session: Ctrl-C is for the run
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        page = subprocess.Popen(
+            [*command, "--open" if has_screen() else "--no-open"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for the run
         )
-        assert page.stdout is not None
-        ready, _, _ = select.select([page.stdout], [], [], _START_SECONDS)
-        line = page.stdout.readline().decode().strip() if ready else ""
-    except OSError as error:
-        line, page = "", None
-        typer.echo(f"note: the live page did not start ({error.strerror}); `turnwise watch {folder}` shows the run too", err=True)
-    if page is not None:
-        typer.echo(line or f"note: the live page did not start; `turnwise watch {folder}` shows the run too", err=not line)
+    except OSError:
+        page = None
+    line = _first_line(page) if page is not None else ""
+    typer.echo(line or f"note: the live page did not start; `turnwise watch {folder}` shows the run too", err=not line)
     return page
+
+
+def _first_line(page: subprocess.Popen[bytes]) -> str:
+    assert page.stdout is not None
+    ready, _, _ = select.select([page.stdout], [], [], _START_SECONDS)
+    return page.stdout.readline().decode().strip() if ready else ""
+
+
+def _end(page: subprocess.Popen[bytes]) -> None:
+    try:
+        page.communicate(timeout=5)  # closes its input, which ends it
+    except (OSError, subprocess.TimeoutExpired):
+        page.kill()
+        page.wait()

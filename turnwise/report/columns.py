@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from math import inf
 from typing import Any, Generic, TypeVar
 
 from turnwise.runs.rows import is_number
@@ -26,7 +27,9 @@ class Columns(Generic[Key]):
         """The last step of each bucket."""
         self._largest = largest
         self._cells: dict[Key, tuple[list[float], list[int]]] = {}
-        """For each key the sum, or the largest number, and the count in each bucket."""
+        """For each key the sum, or the largest number, and the count in each bucket before the last."""
+        self._last: dict[Key, list[Any]] = {}
+        """For each key the same in the last bucket."""
 
     def add(self, step: int, values: Iterable[tuple[Key, Any]]) -> bool:
         """Add numbers of the newest step, or of a later one; others are left out, and False is returned."""
@@ -34,10 +37,17 @@ class Columns(Generic[Key]):
             return False
         if not self.steps or step > self.steps[-1]:
             self._begin(step)
-        place = len(self.steps) - 1
+        last, largest = self._last, self._largest
         for key, value in values:
-            if is_number(value):
-                self._put(key, place, value)
+            # Long runs have millions of numbers, so the usual kind is told first.
+            if not (type(value) is float and -inf < value < inf) and not is_number(value):
+                continue
+            cell = last.get(key)
+            if cell is None:
+                last[key] = [value, 1]
+            else:
+                cell[0] = max(cell[0], value) if largest(key) else cell[0] + value
+                cell[1] += 1
         return True
 
     def bucket_of(self, count: int) -> int:
@@ -47,36 +57,38 @@ class Columns(Generic[Key]):
     @property
     def keys(self) -> list[Key]:
         """What has a number in any step."""
-        return list(self._cells)
+        return list({**self._cells, **self._last})
 
     def column(self, key: Key, since: int = 0) -> list[float | int | None]:
         """The points of a key, from the bucket `since` on; None where nothing was measured."""
-        found = self._cells.get(key)
-        if found is None:
-            return [None] * (len(self.steps) - since)
+        totals, counts = self._cells.get(key, ((), ()))
+        points = [*zip(totals[since:], counts[since:], strict=True)]
+        points += [(0.0, 0)] * (len(self.steps) - 1 - since - len(points))
+        if since < len(self.steps):
+            total, count = self._last.get(key, (0.0, 0))
+            points.append((total, count))
         largest = self._largest(key)
-        values = [
-            rounded(total if largest else total / count) if count else None
-            for total, count in zip(found[0][since:], found[1][since:], strict=True)
-        ]
-        return values + [None] * (len(self.steps) - since - len(values))
+        return [rounded(total if largest else total / count) if count else None for total, count in points]
 
     def _begin(self, step: int) -> None:
-        if self.count == self.width * self.most:
-            self._join_pairs()
         if self.count % self.width:
             self.steps[-1] = step
         else:
+            self._settle()
+            if self.count == self.width * self.most:
+                self._join_pairs()
             self.steps.append(step)
         self.count += 1
 
-    def _put(self, key: Key, place: int, value: float) -> None:
-        totals, counts = self._cells.setdefault(key, ([], []))
-        if missing := place + 1 - len(counts):
-            totals.extend([0.0] * missing)
-            counts.extend([0] * missing)
-        totals[place] = self._joined(key, totals[place], counts[place], value, 1)
-        counts[place] += 1
+    def _settle(self) -> None:
+        """The last bucket is complete."""
+        place = len(self.steps) - 1
+        for key, (total, count) in self._last.items():
+            totals, counts = self._cells.setdefault(key, ([], []))
+            missing = place - len(counts)
+            totals.extend([*[0.0] * missing, total])
+            counts.extend([*[0] * missing, count])
+        self._last = {}
 
     def _joined(self, key: Key, first: float, count: int, second: float, other: int) -> float:
         if not (count and other):

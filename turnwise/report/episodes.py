@@ -39,9 +39,7 @@ def sample_episodes(run: RunData, sample: Sample, *, budget: float, near: Sequen
     return read_episodes(run, chosen, sample, budget=budget)
 
 
-def read_episodes(
-    run: RunData, chosen: Sequence[tuple[str, int]], sample: Sample, *, budget: float
-) -> dict[str, Any]:
+def read_episodes(run: RunData, chosen: Sequence[tuple[str, int]], sample: Sample, *, budget: float) -> dict[str, Any]:
     """Episodes of the chosen files, such as `("step", 120)` or `("eval", 100)`, with their tokens' texts."""
     tokenizer = _load_tokenizer(run) if chosen else None
     episodes: list[Row] = []

@@ -12,7 +12,7 @@ from typing import Any
 
 from turnwise.runs.journal import parse_line
 
-_MOST_BYTES = 64 * 2**20
+_MOST_BYTES = 8 * 2**20
 """Read at one look; the next look goes on there. A longer line counts as damaged."""
 _LARGEST_STEP = 2**53
 """Browsers know no larger integers."""
@@ -60,6 +60,11 @@ class JournalTail:
         """Read everything again at the next look, and say so."""
         if self._file is not None:
             self._file = -1
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the last look read all there was; otherwise look again at once."""
+        return self._file is None or self._seen is not None
 
     @property
     def position(self) -> tuple[int, int]:

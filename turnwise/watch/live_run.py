@@ -27,7 +27,8 @@ from turnwise.watch.live_parts import Part, growing, whole
 
 JOURNALS = ("history", "metrics", "turns", "events", "evals")
 """The history comes first: who resumes a run says so before anything is rewound."""
-_ENDS = {"finished": "finished", "stopped": "stopped", "interrupted": "interrupted", "failed": "failed"}
+_ENDS = ("finished", "stopped", "interrupted", "failed")
+"""Kinds of events after which nothing follows."""
 _REMEMBERED = frozenset(
     (*SIGNALS, *BOUNDS, "step", "rollout/success", "rollout/zero_sum", "rollout/tasks", "rollout/episodes", "time/step")
 )
@@ -95,13 +96,13 @@ class LiveRun:
         return growing(self._folder.tails[journal], lambda rows: steps[rows - 1] if rows else 0, columns, show)
 
     def _liveness(self) -> dict[str, Any]:
-        ends = [event for event in self.data.events if event.get("kind") in _ENDS]
+        last = self.data.events[-1] if self.data.events else {}
         resumed = self.data.history[-1].get("time", "") if self.data.history else ""
-        over = bool(ends) and ends[-1] is self.data.events[-1] and str(ends[-1].get("time", "")) >= str(resumed)
+        over = str(last.get("kind")) in _ENDS and str(last.get("time", "")) >= str(resumed)
         seconds = [row["time/step"] for row in self.data.metrics[-_RECENT:] if "time/step" in row]
         known = [each for each in seconds if is_number(each)]
         return {
-            "status": _ENDS[ends[-1]["kind"]] if over else "",
+            "status": str(last["kind"]) if over else "",
             "changed": self._folder.changed,
             "pace": sum(known) / len(known) if known else None,
         }
@@ -130,13 +131,23 @@ class LiveFolder:
         return max(tail.changed for tail in (*self.tails.values(), *self._imitated.values()))
 
     def look(self) -> bool:
-        """Read what is new in every file. After a rewind, or when somebody resumed the run, all is read again."""
+        """Read what is new in every file; whether the page changes."""
+        changed = self._read()
+        while not all(tail.is_complete for tail in self.tails.values()):
+            changed |= self._read()
+        self.problems = self._find_problems()
+        others = self._look_at_others(needed=changed == set(JOURNALS))
+        refreshed = [run.refresh(changed) for run in self.runs]
+        return any(refreshed) or others
+
+    def _read(self) -> set[str]:
+        """Take in a piece of each journal. After a rewind, or when somebody resumed the run, all is read again."""
         settings = tuple(_signature(self.path / name) for name in ("config.yaml", "meta.json"))
         gains = self._gains()
-        rewound = any(gain.anew for gain in gains.values()) or (bool(self.runs) and "history" in gains)
+        rewound = any(gain.anew for gain in gains.values()) or (bool(self._settings) and "history" in gains)
         changed = set[str](gains)
         if rewound or settings != self._settings:
-            if self.runs:
+            if self._settings:
                 for tail in self.tails.values():
                     tail.restart()
                 gains = self._gains()
@@ -146,10 +157,7 @@ class LiveFolder:
             for row in gain.rows:
                 for run in self.runs:
                     run.add(journal, row)
-        self.problems = self._find_problems()
-        others = self._look_at_others(needed=changed == set(JOURNALS))
-        refreshed = [run.refresh(changed) for run in self.runs]
-        return any(refreshed) or others
+        return changed
 
     def _gains(self) -> dict[str, Gain]:
         gains = {journal: tail.look() for journal, tail in self.tails.items()}

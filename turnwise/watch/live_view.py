@@ -58,7 +58,7 @@ class LiveView:
         """Read what is new; whether anything is."""
         with self._lock:
             found = self._scan()
-            gained = [folder.look() for folder in self._folders.values()]  # all of them
+            gained = [_look_at(folder) for folder in self._folders.values()]  # all of them
             if not found and not any(gained):
                 return False
             self._describe(found)
@@ -164,6 +164,16 @@ class LiveView:
                 except (KeyError, TypeError, ValueError, AttributeError):  # not the file of a comparison
                     continue
         return None
+
+
+def _look_at(folder: LiveFolder) -> bool:
+    """Read what is new in a folder. One that is damaged in a way that nobody thought of must not hide the others."""
+    try:
+        return folder.look()
+    except Exception as error:  # the edge: anything may be in a folder
+        problems = [f"The folder could not be read ({type(error).__name__}: {str(error)[:200]})."]
+        changed, folder.problems = folder.problems != problems, problems
+        return changed
 
 
 def _find_runs(root: Path) -> Iterator[tuple[Path, str]]:

@@ -145,7 +145,9 @@ function bandWords() {
   const lines = SEEDS
     ? "Lines are means over the seeds of a group, with a band over them."
     : "Bold: running mean; faint: every step.";
-  const leads = sampledSteps(DATA.runs).length ? " Click a figure to read episodes of the nearest step marked below its axis." : "";
+  const sampled = sampledSteps(DATA.runs).length;
+  const where = sampled > MOST_MARKS ? "that step" : "the nearest step marked below its axis";
+  const leads = sampled ? ` Click a figure to read episodes of ${where}.` : "";
   return `${lines} ${marks} where a run started to go wrong; diamonds are evaluations with ${SEEDS ? "the band over seeds" : "95 % intervals"}.${leads}`;
 }
 

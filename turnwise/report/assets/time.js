@@ -51,6 +51,6 @@ function timeChapter() {
     "Time",
     null,
     DATA.runs.length <= 4 ? DATA.runs.map(timeShares) : null,
-    html("div", { class: "grid two charts" }, figures),
+    html("div", { class: "grid three" }, figures),
   );
 }
