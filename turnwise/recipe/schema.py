@@ -219,6 +219,8 @@ class Log(Settings):
     tensorboard: bool = False
     wandb: str | None = None
     """Weights & Biases project."""
+    trackio: str | None = None
+    """trackio project."""
 
 
 class PolicyChoice(Settings):
