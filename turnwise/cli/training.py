@@ -76,11 +76,14 @@ def sft(
     quiet: Quiet = None,
     trust: Trust = False,
 ) -> None:
-    """Imitation only: learn from the environment's expert, or from a file of chats (sft.chats=FILE)."""
+    """Imitation only: from the environment's expert, or from a file of chats, prompts or ShareGPT (sft.chats=FILE)."""
     if dry_run and not is_first():
         return
     with one_message(), trusting(trust), unread(dry_run), nullcontext(ALONE) if dry_run else together() as ranks:
-        chosen = _load(recipe, changes, defaults=("sft={}",))
+        # A file of chats needs no environment; who names none plays in none.
+        said = [each for each in (recipe, *(changes or [])) if each is not None]
+        alone = any(each.startswith("sft.chats=") for each in said) and not any(each.startswith("env") for each in said)
+        chosen = _load(recipe, changes, defaults=("sft={}", *(["eval.episodes=0"] if alone else [])))
         if dry_run:
             _show(chosen)
             return
