@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain, count
@@ -117,11 +118,18 @@ def evaluate(
     tries: Annotated[int | None, typer.Option(min=1, help="Tries at each task, for pass@k.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")] = None,
     show: Annotated[int, typer.Option(min=0, help="Print this many episodes, turn by turn.")] = 0,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the outcome of every task to this file, for compare-evals and report.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     trust: Trust = False,
 ) -> None:
     """Play held-out tasks with a trained model, and print its success with 95% intervals."""
     with one_message(), trusting(trust), together():
+        if save is not None:
+            from turnwise.evaluate.saved import require_new
+
+            require_new(save)
         options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
         from turnwise.recipe.loading import find_model
@@ -138,7 +146,13 @@ def evaluate(
         for doubt in evaluation_doubts(recipe):
             typer.echo(f"note: {doubt}", err=True)
 
-        row = evaluate_model(recipe, weights, watch=lambda groups: _show_episodes(groups[:show], to_stderr=as_json))
+        seen: list[Group] = []
+        row = evaluate_model(recipe, weights, watch=seen.extend)
+        _show_episodes(seen[:show], to_stderr=as_json)
+        if save is not None and is_first():
+            from turnwise.evaluate.saved import describe_evaluation, save_evaluation
+
+            save_evaluation(save, describe_evaluation(recipe, row, seen, label=str(weights), command=sys.argv))
     if as_json:
         typer.echo(json.dumps(row))
         return

@@ -334,7 +334,7 @@ class Recipe(Settings):
     sft: Sft | None = None
     source: SourceChoice = SourceChoice()
     judge: Part | None = None
-    """Who compares the answers of a group: reward, reward-model, table, chat, or your own judge as
+    """Who compares the answers of a group: reward, reward-model, table, chat, chat-score, or your own judge as
     package.module:Class, with its options; gives says what becomes of it: wins (probabilities next to the reward),
     reward or turn-reward (in its place)."""
     eval: Evaluate = Evaluate()

@@ -226,7 +226,8 @@ function openForPrint() {
 function draw() {
   drawHead();
   const chapters = [
-    DATA.comparison ? comparisonChapter() : null,
+    comparisonChapter("comparison", "Comparison", DATA.comparison),
+    comparisonChapter("evaluations", "Saved evaluations", DATA.evaluations),
     curvesChapter(),
     measuresChapter(),
     leagueChapter(),
