@@ -142,8 +142,7 @@ class TextPolicy:
     def _frozen(self, *, shares: bool) -> TextPolicy:
         still = (each for each in self.model.parameters() if shares and not each.requires_grad)
         twin, shared = copy.copy(self), {id(each): each for each in still}
-        twin.model = copy.deepcopy(self.model, shared)
-        twin.model.requires_grad_(False)
+        twin.model = copy.deepcopy(self.model, shared).requires_grad_(False)
         return twin
 
     def shard(self, critic: Critic | None, reference: Reference | None) -> None:
@@ -258,8 +257,8 @@ class TextPolicy:
         """The policy as it is now: the base if its adapter changes nothing, else a copy of what trains, or of all."""
         if self.begins_as_base:
             return Reference.base_of(self)
-        frozen = self._frozen(shares=True) if self.has_adapter else None
-        return Reference.copy_of(self) if frozen is None else Reference(frozen, without_adapter=False)
+        copied = self.has_adapter and Reference(self._frozen(shares=True), without_adapter=False)
+        return copied or Reference.copy_of(self)
 
     def save_settings(self, folder: Path) -> None:
         """Save the model's configuration and the tokenizer."""

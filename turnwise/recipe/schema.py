@@ -11,7 +11,7 @@ from turnwise.algorithm import Algorithm, Part
 from turnwise.envs.process import EnvSource
 from turnwise.envs.wrappers.named import read_choice
 from turnwise.frozen_settings import Settings
-from turnwise.recipe.ingredients import SourceChoice
+from turnwise.recipe.ingredients import Schedule, Sft, SourceChoice
 from turnwise.recipe.machines import ClusterChoice, EngineChoice
 
 Mode = Literal["off", "warn", "act"]
@@ -19,9 +19,6 @@ Stage = Literal["imitation", "reinforcement", "preference"]
 """What a run learns from: demonstrations, its own episodes, or preference pairs."""
 Measure = Literal["meteor", "self-similarity", "distinct", "length", "perplexity", "kl"]
 """What can be measured on held-out episodes besides success and reward."""
-Schedule = Literal["constant", "linear", "cosine"]
-TooLong = Literal["refuse", "drop", "cut-left", "cut-right"]
-"""What becomes of a demonstration that is too long."""
 CONTEXT = 2048
 """Maximum tokens per episode unless the recipe or the model sets less: long episodes take slots in the engine."""
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -141,43 +138,6 @@ class Train(Settings):
     """Copy the policy to the reference every N steps; None: the reference stays the first policy."""
     ranks: Literal["replicas", "sharded"] = "replicas"
     """What each rank of `torchrun` holds: the whole model, or its shard of it."""
-
-
-class Sft(Settings):
-    """Imitation before reinforcement: from the environment's expert, or from a file of chats."""
-
-    chats: str | None = None
-    """A JSONL file with {"messages": [{"role": ..., "content": ...}, ...]}, {"prompt": ..., "completion": ...} or
-    ShareGPT's {"conversations": [{"from": ..., "value": ...}, ...]} on each line. None: the expert plays."""
-    demonstrations: int = Field(default=512, ge=1)
-    """Episodes of the expert, or the most chats to take from the file."""
-    held_out: float | str | None = None
-    """Chats or demonstrations that are never learned from, and whose loss each evaluation measures (eval/nll): a share
-    such as 0.1, chosen by a hash of the prompt, or another file of chats."""
-    context: int | None = Field(default=None, ge=2)
-    """Maximum tokens per chat; None: the model's own limit."""
-    too_long: TooLong = "refuse"
-    """What becomes of a longer chat: refuse the file; drop it; cut-left, which leaves out its oldest messages and then
-    the beginning of the user's; or cut-right, which leaves out the end."""
-    epochs: int = Field(default=2, ge=1)
-    batch: int = Field(default=32, ge=1)
-    """Demonstrations per optimiser step."""
-    learning_rate: float = Field(default=1e-4, gt=0)
-    warmup: int = Field(default=5, ge=0)
-    schedule: Schedule = "cosine"
-
-    @field_validator("held_out")
-    @classmethod
-    def _is_share(cls, value: float | str | None) -> float | str | None:
-        if isinstance(value, float) and not 0 < value < 1:
-            raise ValueError("write a share between 0 and 1, or the path of a file")
-        return value
-
-    @model_validator(mode="after")
-    def _of_chats(self) -> Self:
-        if self.chats is None and isinstance(self.held_out, str):
-            raise ValueError("held_out names a file, but the expert plays; write a share, or give chats a file too")
-        return self
 
 
 class Evaluate(Settings):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from turnwise.policy.rendering import Renderer
-from turnwise.recipe.schema import TooLong
+from turnwise.recipe.ingredients import TooLong
 from turnwise.sources.chat_lines import ChatLine
 from turnwise.sources.chat_turns import turns_of
 from turnwise.sources.demonstrations import longest_sequence

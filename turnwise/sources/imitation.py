@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from turnwise.algorithm import Algorithm, Part
-from turnwise.recipe.schema import Recipe, Sft
+from turnwise.recipe.ingredients import Sft
+from turnwise.recipe.schema import Recipe
 from turnwise.sources.mixture import shuffled
 from turnwise.types import Group
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any
 
-from turnwise.evaluate.demonstrations import read_losses
 from turnwise.evaluate.evaluation import fewer_tasks, mean_over_policies, play_all_policies, play_specs, summarize
+from turnwise.evaluate.text_losses import read_losses
 from turnwise.learn.assessment import text_losses
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec

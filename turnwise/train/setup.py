@@ -25,7 +25,8 @@ from turnwise.policy.rendering import Renderer
 from turnwise.policy.scalar_models import require_alike
 from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_lora import LoraSettings, share_base
-from turnwise.recipe.schema import CONTEXT, EnvChoice, Recipe, Sft
+from turnwise.recipe.ingredients import Sft
+from turnwise.recipe.schema import CONTEXT, EnvChoice, Recipe
 from turnwise.recipe.seating import count_voices, policies_of, recipe_of, trained_policies
 from turnwise.runs.checkpoints import is_checkpoint, policy_folder, require_whole
 from turnwise.sources.chat_lengths import Lengths
