@@ -151,6 +151,7 @@ def title(recipe: Recipe) -> Text:
         size = counted(recipe.rollout.episodes, "answer")
     if recipe.sft is not None and recipe.stage == "imitation":
         size = counted(recipe.sft.batch, "demonstration")
+        place = place if recipe.sft.chats is None else Path(recipe.sft.chats).name
     text = Text(printable(recipe.algorithm.name), "bold").append(f" on {printable(place)}", "bold")
     steps = counted(recipe.train.steps, "step")
     return text.append(f" · {printable(_models(recipe))} · {steps} of {size}")

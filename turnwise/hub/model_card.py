@@ -14,7 +14,7 @@ from turnwise.words import counted
 
 _ENDS = ("_low", "_high")
 _FIRST = ("eval/success", "eval/reward")
-_UNSAID = ("eval/episodes", "eval/tasks", "eval/faults")
+_UNSAID = ("eval/episodes", "eval/tasks", "eval/faults", "eval/nll_tokens")
 _STAGES = {"imitation": "supervised fine-tuning", "preference": "preference learning"}
 
 
@@ -70,7 +70,7 @@ def _results(run: RunData, step: int) -> str:
         lines.append(f"| {name.removeprefix('eval/')} | {cells} |")
     size = [f"{counted(round(last['eval/episodes']), 'episode')}"] if is_number(last.get("eval/episodes")) else []
     of = f" Measured on {size[0]} of held-out tasks." if size else ""
-    return "## Held-out results\n\n" + "\n".join(lines) + f"\n\nBrackets are 95% intervals over tasks.{of}"
+    return "## Held-out results\n\n" + "\n".join(lines) + f"\n\nBrackets are 95% intervals over tasks or texts.{of}"
 
 
 def _shown_metrics(rows: Sequence[Row]) -> list[str]:

@@ -97,7 +97,7 @@ def push(package: Package, *, private: bool = True) -> str:
         raise ValueError(f"{package.repo!r} is no name of a repository: {error}") from None
     except HfHubHTTPError as error:
         raise ValueError(_refused(package, error)) from error
-    except _unreachable() as error:
+    except (OSError, *HfHubHTTPError.__bases__) as error:  # of whichever HTTP client the package uses
         raise ValueError(
             f"the hub at {api.endpoint} cannot be reached ({_first_line(error)}); {package.checkpoint} is as it was: "
             "run the same command again later, or set HF_ENDPOINT to another hub"
@@ -113,13 +113,6 @@ def _refused(package: Package, error: Any) -> str:
     elif status == 404:
         fix = "there is no such account or repository: check its name"
     return f"the hub refused {package.repo} (status {status}: {_first_line(error)}); {fix}"
-
-
-def _unreachable() -> tuple[type[Exception], ...]:
-    """What is raised where there is no connection."""
-    import httpx
-
-    return (OSError, httpx.HTTPError)
 
 
 def _first_line(error: BaseException) -> str:
