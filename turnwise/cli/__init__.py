@@ -24,6 +24,7 @@ from turnwise.cli import (
     testing,
     tournaments,
     training,
+    watching,
 )
 from turnwise.outside import look_in
 from turnwise.ranks import is_first
@@ -67,6 +68,7 @@ COMMANDS = {
     "compare": comparing.compare,
     "compare-evals": report.compare_evaluations,
     "report": report.report,
+    "watch": watching.watch,
     "push": hubs.push,
     "reproduce": reproduction.reproduce,
     "test-agent": testing.examine,
