@@ -22,6 +22,7 @@ SLOW = (
     "train/test_kills.py",
     "train/test_ranked_commands.py",
     "train/test_remote_runs.py",
+    "train/test_resume.py",
 )
 """Files whose tests take long. They come first: a long test that comes last leaves all workers but one idle."""
 
