@@ -1,4 +1,4 @@
-"""The section of a recipe that says where a step's groups come from."""
+"""Parts of a recipe's sections: where a step's groups come from, and what is rewarded."""
 
 from __future__ import annotations
 
@@ -8,6 +8,21 @@ from pydantic import Field, model_validator
 
 from turnwise.algorithm import Part
 from turnwise.frozen_settings import Settings
+
+
+class RewardChoice(Settings):
+    """One of several rewards. In YAML `exact` is short for `{function: exact}`."""
+
+    function: str
+    name: str | None = Field(default=None, pattern=r"^[\w.-]+$")
+    weight: float = Field(default=1.0, allow_inf_nan=False)
+    per: Literal["episode", "turn"] = "episode"
+    success: float | None = Field(default=None, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"function": value} if isinstance(value, str) else value
 
 
 class Ingredient(Settings):

@@ -23,6 +23,7 @@ from turnwise.report.panels import (
     describe,
     heat_maps,
     held_out_measures,
+    part_panels,
     rounded,
 )
 from turnwise.report.summary import final_success, summarize_run
@@ -74,7 +75,7 @@ def collect(runs: Sequence[Path], *, comparison: dict[str, Any] | None, sample: 
     return {
         "version": __version__,
         "definition": ONSET,
-        **describe(),
+        **describe([row for run in read for row in run.metrics]),
         "runs": [
             {
                 **_run(run, sample, budget, full=len(read) <= MOST_RUNS_IN_FULL),
@@ -110,7 +111,7 @@ def _run(run: RunData, sample: Sample, budget: float, *, full: bool) -> dict[str
         "meta": flatten(run.meta) if run.meta else {},
         "summary": summarize_run(run, onset),
         "onset": asdict(onset) if onset else None,
-        "curves": curves(run.metrics, [*(panel.metric for panel in PANELS), *others]),
+        "curves": curves(run.metrics, [*(panel.metric for panel in (*PANELS, *part_panels(run.metrics))), *others]),
         "others": others,
         "evaluations": _evaluations(run),
         "measures": held_out_measures(run.evals),
@@ -149,7 +150,8 @@ def _league(run: RunData) -> list[Row]:
 
 
 def _evaluations(run: RunData) -> list[Row]:
-    measured = (*_EVALUATED, *held_out_measures(run.evals))
+    parts = [panel.evaluation for panel in part_panels(run.metrics)]
+    measured = (*_EVALUATED, *parts, *held_out_measures(run.evals))
     names = [f"{name}{ending}" for name in measured for ending in ("", "_low", "_high")]
     return [{"step": row["step"], **{name: rounded(row[name]) for name in names if name in row}} for row in run.evals]
 

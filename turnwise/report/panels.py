@@ -12,6 +12,7 @@ from turnwise.runs.rows import is_number
 
 MOST_POINTS = 500
 """Longer runs are shown in this many buckets of neighbouring steps."""
+_PART = "rollout/reward_"
 _COUNTED = {"eval/episodes", "eval/tasks", "eval/faults"}
 Scale = Literal["linear", "log"]
 
@@ -57,14 +58,31 @@ def curves(rows: Sequence[Row], metrics: Sequence[str]) -> dict[str, Any]:
 
 def all_metrics(rows: Sequence[Row]) -> list[str]:
     """Every metric of the run that no panel plots, in alphabetical order."""
-    known = {panel.metric for panel in PANELS} | {"step"}
+    known = {panel.metric for panel in (*PANELS, *part_panels(rows))} | {"step"}
     return sorted({name for row in rows for name in row} - known)
+
+
+def part_panels(rows: Sequence[Row]) -> list[Panel]:
+    """A panel for every named part of the reward."""
+    names = sorted({name for row in rows for name in row if name.startswith(_PART)})
+    return [
+        Panel(
+            metric=name,
+            chapter="Parts of the reward",
+            title=name.removeprefix(_PART),
+            note="What this part adds to the reward of an episode, on average",
+            evaluation=name.replace("rollout/", "eval/", 1),
+            unit="reward per episode",
+        )
+        for name in names
+    ]
 
 
 def held_out_measures(rows: Sequence[Row]) -> list[str]:
     """Every held-out measure that is no outcome, count or end of an interval, in alphabetical order."""
     known = {panel.evaluation for panel in PANELS} | _COUNTED
-    names = {name for row in rows for name in row if name.startswith("eval/") and not name.startswith("eval/pass@")}
+    elsewhere = ("eval/pass@", "eval/reward_")  # the parts of the reward have panels
+    names = {name for row in rows for name in row if name.startswith("eval/") and not name.startswith(elsewhere)}
     ends = {f"{name}{end}" for name in names for end in ("_low", "_high")}
     return sorted(names - known - ends)
 
@@ -85,10 +103,12 @@ def heat_maps(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def describe() -> dict[str, Any]:
-    """The panels and heat maps as data for the page."""
+def describe(rows: Sequence[Row] = ()) -> dict[str, Any]:
+    """The panels and heat maps as data for the page; `rows` of all runs say which parts their rewards have."""
+    played = sum(panel.chapter == PANELS[0].chapter for panel in PANELS)
+    panels = [*PANELS[:played], *part_panels(rows), *PANELS[played:]]
     return {
-        "panels": [asdict(panel) for panel in PANELS],
+        "panels": [asdict(panel) for panel in panels],
         "imitation_panels": [asdict(panel) for panel in IMITATION_PANELS],
         "heats": [asdict(heat) for heat in HEATS],
     }

@@ -171,6 +171,7 @@ class Episode:
             name = self._reader(names)
             seat = self._seats[name]
             if len(seat.turns) == limits.max_turns:
+                await self._pay_cut(host, seat)
                 return self._cut(StopReason.MAX_TURNS, seat, observation)
             action, seconds = await self._act(host, name, observation)
             if action.text or action.sampled_ids or action.stop is None:
@@ -178,6 +179,7 @@ class Episode:
             if action.stop is not None:
                 if action.stop in CUTS:
                     seat.pay(float(self._info.get("cut_reward", 0.0)))
+                    await self._pay_cut(host, seat, action.text)
                 return self._cut(action.stop, seat, observation)
             observation = await self._step(host, name, seat.turns[-1])
             if self._terminated or self._truncated:
@@ -237,6 +239,18 @@ class Episode:
         self._pay({name: reward, **self._info.get("rewards", {})})
         return observation
 
+    async def _pay_cut(self, host: Host, seat: _Seat, action: str = "") -> None:
+        """What a limit's end of the episode earns, where the environment has promised to say."""
+        if not self._info.get("pays_cuts") or not seat.turns:
+            return
+        _, reward, _, _, info = await host.cut(action, deadline=self._limits.step_seconds)
+        last = seat.turns[-1]
+        # Rewards that were paid before stay, as do the other parts of the same turn.
+        parts = {name: last.reward_parts.get(name, 0.0) + part for name, part in info.pop("reward_parts", {}).items()}
+        last.reward_parts = {**last.reward_parts, **parts}
+        self._info |= info
+        seat.pay(reward)
+
     def _pay(self, rewards: Mapping[str, float]) -> None:
         for name, reward in rewards.items():
             if name not in self._seats:
@@ -286,8 +300,8 @@ class Episode:
             trajectory = replace(
                 trajectory, stop=self._stop, truncated=True, terminated=False, info=self._info_of(name)
             )
-        # An open question of a program is not data.
-        trajectory.info = {key: value for key, value in trajectory.info.items() if key != "call"}
+        # An open question of a program and a promise to us are not data.
+        trajectory.info = {key: value for key, value in trajectory.info.items() if key not in ("call", "pays_cuts")}
         return trajectory
 
     def _info_of(self, name: str) -> Info:

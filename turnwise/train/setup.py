@@ -116,19 +116,20 @@ def _require_sound(env: EnvChoice, recipe: Recipe, *, also_held_out: bool, note:
     sources = [env.source(), *([env.source(env.held_out)] if also_held_out else [])]
     for source in sources:
         source.check()
-    for kwargs in [source.kwargs for source in sources] if env.check else ():
-        if was_sound(env.id, kwargs, env.wrappers):
+    for source in sources if env.check else ():
+        kwargs, wrappers = source.kwargs, source.wrappers
+        if was_sound(env.id, kwargs, wrappers):
             continue
         report = check_env(
             env.id,
             kwargs=kwargs,
-            wrappers=env.wrappers,
+            wrappers=wrappers,
             seeds=_DOCTOR_SEEDS,
             deadline=recipe.rollout.step_seconds,
             seconds=_DOCTOR_SECONDS,
             progress=None if note is None else _telling(note, env.id),
         )
-        remember(report, kwargs, env.wrappers)
+        remember(report, kwargs, wrappers)
         hurried = [finding.text for finding in report.findings if finding.check == "time"]
         if note is not None and hurried:
             note(f"env doctor: {hurried[0]}; `turnwise check-env {env.id}` runs every check")

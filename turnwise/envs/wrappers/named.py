@@ -11,6 +11,7 @@ from turnwise.envs.base import Env
 from turnwise.envs.wrappers.episode_statistics import EpisodeStatistics
 from turnwise.envs.wrappers.history import History
 from turnwise.envs.wrappers.limits import TimeLimit, TokenBudget, TurnLimit
+from turnwise.envs.wrappers.weighted_rewards import Rewards
 from turnwise.envs.wrappers.tools import ToolEnv
 from turnwise.envs.wrappers.wrapper import Wrapper
 from turnwise.outside import is_unread, load, load_class
@@ -100,4 +101,5 @@ WRAPPERS: Mapping[str, Callable[..., Wrapper]] = {
     "time-limit": TimeLimit,
     "statistics": EpisodeStatistics,
     "tools": _with_tools,
+    "rewards": Rewards,
 }
