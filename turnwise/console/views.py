@@ -87,8 +87,8 @@ def measures_of(progress: RunProgress) -> list[Measure]:
         Measure(label=printable(name.removeprefix(_PART)), metric=name, form="z.3f", width=6)
         for name in dict.fromkeys(name for row in progress.rows for name in row if name.startswith(_PART))
     ]
-    after = next((place + 1 for place, measure in enumerate(known) if measure.metric == "rollout/reward"), 0)
-    return [*known[:after], *parts, *known[after:]]
+    after = next((place + 1 for place, measure in enumerate(known) if measure.metric == "rollout/reward"), None)
+    return known if after is None else [*known[:after], *parts, *known[after:]]
 
 
 def named(text: str, policy: str) -> str:

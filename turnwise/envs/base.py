@@ -53,6 +53,8 @@ class Env:
     | `reward_parts` | any step | the named parts that sum to the reward; they become metrics, `rollout/reward_<name>` |
     | `scores` | last step | named numbers about the episode; their means become metrics, `rollout/score_<name>` |
     | `parsed_action` | any step | what the environment understood |
+    | `tools` | any | tools in OpenAI's form, for agents that take them as functions |
+    | `template_messages` | any | the observation as messages in roles, such as `tool`; the template shows `tools` |
     | `seat` | any, several seats | who reads this observation and acts next (required until the end) |
     | `heard` | before a turn, several seats | what other seats said in this observation, a list of texts in order |
     | `rewards` | any step, several seats | reward of each seat, by name; the step's `reward` is then the actor's |

@@ -18,6 +18,8 @@ from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host
 from turnwise.envs.wrappers.named import Choice
 from turnwise.rollout.agents import Action, Agent, View
+from turnwise.rollout.env_messages import call_row
+from turnwise.tools.native_calls import MESSAGES
 from turnwise.types import CUTS, StopReason, Trajectory, Turn
 
 Value = TypeVar("Value")
@@ -175,7 +177,7 @@ class Episode:
                 return self._cut(StopReason.MAX_TURNS, seat, observation)
             action, seconds = await self._act(host, name, observation)
             if action.text or action.sampled_ids or action.stop is None:
-                seat.add(_turn(action, observation, self._info, seconds))
+                seat.add(_turn(action, observation, self._info, seconds, number=len(seat.turns)))
             if action.stop is not None:
                 if action.stop in CUTS:
                     seat.pay(float(self._info.get("cut_reward", 0.0)))
@@ -314,7 +316,7 @@ class Episode:
         return {**self._info, "success": bool(by_seat.get(name, earned))}
 
 
-def _turn(action: Action, observation: str, info: Info, seconds: float) -> Turn:
+def _turn(action: Action, observation: str, info: Info, seconds: float, *, number: int) -> Turn:
     """The turn as the agent made it; `info` came with the observation, so its key names the state before the action."""
     return Turn(
         prompt_ids=action.prompt_ids,
@@ -323,7 +325,7 @@ def _turn(action: Action, observation: str, info: Info, seconds: float) -> Turn:
         policy=action.policy,
         policy_version=action.policy_version,
         restarts=action.restarts,
-        call=action.call,
+        call=call_row(number, observation, info) if MESSAGES in info else action.call,
         heard=action.heard,
         observation=observation,
         action=action.text,

@@ -19,6 +19,7 @@ from turnwise.engine.kinds import IN_PROCESS, check_engine
 from turnwise.engine.runners import cache_shape
 from turnwise.envs.check import check_env
 from turnwise.envs.check_memory import remember, was_sound
+from turnwise.envs.wrappers.named import native_tools
 from turnwise.exactness import describe_arithmetic
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.scalar_models import require_alike
@@ -26,6 +27,7 @@ from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_lora import LoraSettings, share_base
 from turnwise.recipe.schema import CONTEXT, EnvChoice, Recipe
 from turnwise.recipe.seating import count_voices, policies_of, recipe_of, trained_policies
+from turnwise.rollout.call_branches import NO_TOOLS, Renderers
 from turnwise.runs.checkpoints import is_checkpoint, policy_folder, require_whole
 from turnwise.sources.chats import chat_groups
 from turnwise.sources.demonstrations import expert_groups
@@ -212,6 +214,14 @@ def require_engine(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
         )
 
 
+def note_tools(recipe: Recipe, policies: Mapping[str, TextPolicy], note: Callable[[str], None]) -> None:
+    """Say so if tools are left to a chat template that shows none."""
+    tools = native_tools(recipe.env.wrappers)
+    for name, policy in policies.items() if tools else ():
+        if not Renderers(make_renderer(recipe_of(recipe, name), policy)).shows(tools):
+            note(f"{recipe_of(recipe, name).model.name}: {NO_TOOLS}")
+
+
 def require_loggers(recipe: Recipe) -> None:
     """ValueError if a logger that the recipe asks for is not installed."""
     for extra, wanted in (("tensorboard", recipe.log.tensorboard), ("wandb", recipe.log.wandb is not None)):
@@ -225,7 +235,7 @@ def make_imitation(
     """The demonstrations of the imitation stage, each within `room` tokens; `note` receives failures."""
     sft = require_sft(recipe)
     if sft.chats is not None:
-        groups = chat_groups(Path(sft.chats), renderer, limit=sft.demonstrations, room=room)
+        groups = chat_groups(Path(sft.chats), renderer, limit=sft.demonstrations, room=room, note=note)
     else:
         groups = expert_groups(
             recipe.env,

@@ -1,4 +1,4 @@
-"""Registrations of the tasks: single questions, one's own, key lookup, letters to be found, and actions of unequal length."""
+"""Registrations of the tasks: single questions, your own, key lookup, letters to find, actions of unequal length."""
 
 from turnwise.envs.registry import EnvSpec
 

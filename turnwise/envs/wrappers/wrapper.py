@@ -22,8 +22,8 @@ def then(value: T | Awaitable[T], function: Callable[[T], U | Awaitable[U]]) -> 
         return function(value)
 
     async def wait() -> U:
-        found = function(await value)
-        return await found if isinstance(found, Awaitable) else found
+        found: Any = function(await value)
+        return await found if inspect.isawaitable(found) else found
 
     return asyncio.ensure_future(wait()) if asyncio.isfuture(value) else wait()
 
