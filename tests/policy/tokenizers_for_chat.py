@@ -21,9 +21,7 @@ _TEXTS = ["the capital of the country where the river lies is the city of the us
 @cache
 def chat_tokenizer(kind):
     """A byte-level BPE of about 320 tokens with the template `kind`."""
-    return train_tokenizer(
-        special=_SPECIAL[kind], words=_WORDS.get(kind, []), end=_END[kind], template=TEMPLATES[kind]
-    )
+    return train_tokenizer(special=_SPECIAL[kind], words=_WORDS.get(kind, []), end=_END[kind], template=TEMPLATES[kind])
 
 
 def train_tokenizer(*, special, words, end, template):

@@ -77,7 +77,7 @@ MISTRAL = """\
     {%- elif message.tool_calls %}
         {{- '[TOOL_CALLS][' }}
         {%- for call in message.tool_calls %}
-            {%- if call.id is undefined or call.id | length != 9 %}{{- raise_exception('ids have 9 letters') }}{%- endif %}
+            {%- if (call.id or '') | length != 9 %}{{- raise_exception('ids have 9 letters') }}{%- endif %}
             {{- '{"name": "' + call.function.name + '", "arguments": ' + (call.function.arguments | tojson) }}
             {{- ', "id": "' + call.id + '"}' + (', ' if not loop.last else ']</s>') }}
         {%- endfor %}
