@@ -76,8 +76,9 @@ class Turn:
     observation: str = ""
     """The text that this turn answers."""
     call: Mapping[str, Any] | None = None
-    """If a user's program asked: the number of its call, the earlier call whose answer it follows, the new messages in
-    their roles and, at the beginning of a conversation, its tools. Numbers tell the order in which turns were made."""
+    """If a user's program asked, or the template shows an environment's tools: the number of the call, the earlier call
+    whose answer it follows, the new messages in their roles and, at the beginning of a conversation, its tools. Numbers
+    tell the order in which turns were made."""
     action: str = ""
     """The text of the turn itself."""
     valid: bool = True

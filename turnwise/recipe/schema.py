@@ -315,7 +315,7 @@ class Recipe(Settings):
     judge: Part | None = None
     """Who compares the answers of a group: reward, reward-model, table, chat, or your own judge as
     package.module:Class, with its options; gives says what becomes of it: wins (probabilities next to the reward),
-    reward or turn-reward (in its place)."""
+    reward or turn-reward (in its place, or with a weight as a part of it)."""
     eval: Evaluate = Evaluate()
     guard: GuardChoice = GuardChoice()
     checkpoint: Checkpoint = Checkpoint()
