@@ -233,7 +233,7 @@ def test_chats_with_tools_are_learnt_in_the_syntax_of_a_family_whatever_their_id
         for made in each.get("tool_calls", []):
             arguments = made["function"]["arguments"]
             made["function"]["arguments"] = json.loads(arguments) if isinstance(arguments, str) else arguments
-    whole = tool_tokenizer(family).apply_chat_template(told, tools=row["tools"], tokenize=False)
+    whole: Any = tool_tokenizer(family).apply_chat_template(told, tools=row["tools"], tokenize=False)
     assert whole.rstrip("\n") == whole_text(turns, renderer)
 
 
