@@ -1,6 +1,6 @@
 """How fast the live page of a long run opens, in how much memory, and what a step costs its server.
 
-    python -m benchmarks.watch --steps 10000
+python -m benchmarks.watch --steps 10000
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ from turnwise.runs.rows import Row, number
 from turnwise.untrusted import printable
 from turnwise.words import counted
 
+_PART = "rollout/reward_"
+"""The beginning of the metric of a named part of the reward."""
 SHOWN = 8
 """Steps in the live table."""
 _TEXT_MEASURES = ("eval/nll", "eval/text_perplexity", "eval/kl", "eval/meteor", "eval/length", "eval/perplexity")
@@ -80,7 +82,13 @@ PREFERRED = (
 def measures_of(progress: RunProgress) -> list[Measure]:
     """The measures of this run: the same in every row, so that rows stay aligned."""
     measures = {"imitation": IMITATED, "preference": PREFERRED, "reinforcement": PLAYED}[progress.stage]
-    return [measure for measure in measures if any(measure.metric in row for row in progress.rows)]
+    known = [measure for measure in measures if any(measure.metric in row for row in progress.rows)]
+    parts = [
+        Measure(label=printable(name.removeprefix(_PART)), metric=name, form="z.3f", width=6)
+        for name in dict.fromkeys(name for row in progress.rows for name in row if name.startswith(_PART))
+    ]
+    after = next((place + 1 for place, measure in enumerate(known) if measure.metric == "rollout/reward"), None)
+    return known if after is None else [*known[:after], *parts, *known[after:]]
 
 
 def named(text: str, policy: str) -> str:
@@ -203,7 +211,10 @@ def _measures(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Label and metric of what was measured; pass@1 is success itself, and zero faults are not shown."""
     passes = [name for row in rows for name in row if name.startswith("eval/pass@") and name != "eval/pass@1"]
     pairs = sorted({name for row in rows for name in row if name.startswith("eval/pairs_")})
-    names = ["eval/success", "eval/reward", "eval/win_rate", "eval/turns", "eval/valid", *dict.fromkeys(passes)]
+    ends = ("eval/reward_low", "eval/reward_high")
+    parts = dict.fromkeys(name for row in rows for name in row if name.startswith("eval/reward_") and name not in ends)
+    names = ["eval/success", "eval/reward", *parts, "eval/win_rate", "eval/turns", "eval/valid"]
+    names += dict.fromkeys(passes)
     names += ["eval/exploitability", "eval/left_over", "eval/distinct_solutions", *pairs, *_TEXT_MEASURES]
     known = [name for name in names if any(number(row, name) is not None for row in rows)]
     known += ["eval/faults"] if any(number(row, "eval/faults") for row in rows) else []

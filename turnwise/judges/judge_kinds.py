@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args
 
@@ -26,6 +27,8 @@ def check_judge(kind: str, options: Mapping[str, Any]) -> None:
     """Refuse an unknown kind or option without making the judge; the message names the fix."""
     if options.get("gives", "wins") not in GIVES:
         raise ValueError(f"judge.gives is {options['gives']!r}; choose {', '.join(GIVES)}")
+    if options.get("weight") is not None:
+        _check_weight(options)
     made, own = _find(kind), _own(options)
     signature = inspect.signature(made)
     try:
@@ -53,9 +56,17 @@ def gives_of(options: Mapping[str, Any]) -> Gives:
     return cast(Gives, options.get("gives", "wins"))
 
 
+def _check_weight(options: Mapping[str, Any]) -> None:
+    weight = options["weight"]
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+        raise ValueError(f"judge.weight is {weight!r}; it must be a finite number")
+    if gives_of(options) == "wins":
+        raise ValueError("judge.weight is for a judge that gives a reward; set judge.gives=reward, or remove it")
+
+
 def _own(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the judge itself."""
-    return {name: value for name, value in options.items() if name != "gives"}
+    return {name: value for name, value in options.items() if name not in ("gives", "weight")}
 
 
 def _find(kind: str) -> type[Any]:

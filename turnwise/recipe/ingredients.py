@@ -1,4 +1,4 @@
-"""The sections of a recipe that say what is learned from: imitation, and where a step's groups come from."""
+"""Sections of a recipe that say what is learned from and what is rewarded: imitation, sources, reward functions."""
 
 from __future__ import annotations
 
@@ -49,6 +49,21 @@ class Sft(Settings):
         if self.chats is None and isinstance(self.held_out, str):
             raise ValueError("held_out names a file, but the expert plays; write a share, or give chats a file too")
         return self
+
+
+class RewardChoice(Settings):
+    """One of several rewards. In YAML `exact` is short for `{function: exact}`."""
+
+    function: str
+    name: str | None = Field(default=None, pattern=r"^[\w.-]+$")
+    weight: float = Field(default=1.0, allow_inf_nan=False)
+    per: Literal["episode", "turn"] = "episode"
+    success: float | None = Field(default=None, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"function": value} if isinstance(value, str) else value
 
 
 class Ingredient(Settings):

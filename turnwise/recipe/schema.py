@@ -11,7 +11,7 @@ from turnwise.algorithm import Algorithm, Part
 from turnwise.envs.process import EnvSource
 from turnwise.envs.wrappers.named import read_choice
 from turnwise.frozen_settings import Settings
-from turnwise.recipe.ingredients import Schedule, Sft, SourceChoice
+from turnwise.recipe.ingredients import RewardChoice, Schedule, Sft, SourceChoice
 from turnwise.recipe.machines import ClusterChoice, EngineChoice
 
 Mode = Literal["off", "warn", "act"]
@@ -65,6 +65,9 @@ class EnvChoice(Settings):
     wrappers: tuple[dict[str, Any], ...] = ()
     """Wrappers around it, innermost first: history, turn-limit, token-budget, time-limit, statistics, tools, or
     module:Class, each alone or as a mapping with options such as {kind: turn-limit, max_turns: 8}."""
+    rewards: tuple[RewardChoice, ...] = ()
+    """Rewards on top of its own, a list: exact, f1, number, environment (its own) or your my_rewards.py:right, alone or
+    with options such as {function: my_rewards.py:short, name: short, weight: 0.1, per: turn}."""
     held_out: dict[str, Any] = {"split": "validation"}
     """Arguments that evaluation changes, so that its tasks are in no training step. If the environment takes no
     `split`, evaluation uses seeds that training never uses."""
@@ -83,7 +86,9 @@ class EnvChoice(Settings):
 
     def source(self, changes: Mapping[str, Any] | None = None) -> EnvSource:
         """How to build it, with some arguments changed."""
-        return EnvSource(env=self.id, kwargs={**self.kwargs, **(changes or {})}, wrappers=self.wrappers)
+        rewards = [choice.model_dump(exclude_none=True) for choice in self.rewards]
+        wrappers = (*self.wrappers, {"kind": "rewards", "functions": rewards}) if rewards else self.wrappers
+        return EnvSource(env=self.id, kwargs={**self.kwargs, **(changes or {})}, wrappers=wrappers)
 
 
 class Rollout(Settings):
@@ -298,7 +303,7 @@ class Recipe(Settings):
     judge: Part | None = None
     """Who compares the answers of a group: reward, reward-model, table, chat, chat-score, or your own judge as
     package.module:Class, with its options; gives says what becomes of it: wins (probabilities next to the reward),
-    reward or turn-reward (in its place)."""
+    reward or turn-reward (in its place, or with a weight as a part of it)."""
     eval: Evaluate = Evaluate()
     guard: GuardChoice = GuardChoice()
     checkpoint: Checkpoint = Checkpoint()

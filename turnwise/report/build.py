@@ -12,7 +12,7 @@ from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.episodes import Sample, sample_episodes
 from turnwise.report.page import render_page
-from turnwise.report.panels import all_metrics, curves, describe, heat_maps
+from turnwise.report.panels import all_metrics, curves, describe, heat_maps, part_panels
 from turnwise.report.parts import NAMED, evaluated, facts, happenings, imitation, standing, without_labels
 from turnwise.runs.reading import RunData, read_run
 
@@ -64,7 +64,7 @@ def collect(
     return {
         "version": __version__,
         "definition": ONSET,
-        **describe(),
+        **describe([row for run in read for row in run.metrics]),
         "runs": [
             {
                 **_run(run, sample, budget, full=len(read) <= MOST_RUNS_IN_FULL),
@@ -87,7 +87,7 @@ def _run(run: RunData, sample: Sample, budget: float, *, full: bool) -> dict[str
     return {
         **facts(run),
         **stands,
-        "curves": curves(run.metrics, [*NAMED, *others]),
+        "curves": curves(run.metrics, [*NAMED, *(panel.metric for panel in part_panels(run.metrics)), *others]),
         "others": others,
         **evaluated(run),
         "imitation": imitation(read_run(run.path / SFT)) if (run.path / SFT / "metrics.jsonl").is_file() else None,

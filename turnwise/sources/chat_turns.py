@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
-import json
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
-
-from jinja2 import TemplateError
 
 from turnwise.dialects.chat_messages import ChatMessage
 from turnwise.policy.rendering import Conversation, Renderer
+from turnwise.rollout.calling_conversation import CallingConversation, call_message, find_calls_as, tell_template
 from turnwise.sources.demonstrations import end_turn, spell
 from turnwise.tools.formats import write_call
+from turnwise.tools.native_calls import call_id
 from turnwise.types import StopReason, Trajectory, Turn
 
 
@@ -34,6 +35,9 @@ def turns_of(messages: list[ChatMessage], renderer: Renderer, *, context: int = 
     What comes after the last of them is left out.
     """
     conversation, turns = renderer.open(), list[Turn]()
+    if any(message.calls for message in messages) and find_calls_as(renderer) == "data":
+        conversation = CallingConversation(renderer=renderer, messages=conversation.messages)
+        messages = _renumbered(messages)
     if messages[0].role == "system":
         conversation.messages = [_shielded(messages[0], renderer)]
     waiting = list[ChatMessage]()
@@ -52,10 +56,29 @@ def turns_of(messages: list[ChatMessage], renderer: Renderer, *, context: int = 
     return turns
 
 
+def _renumbered(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The same calls with ids that every template accepts; results without an id answer the calls in order."""
+    known, waiting, made, chat = dict[str, str](), list[str](), 0, list[ChatMessage]()
+    for message in messages:
+        if message.calls:
+            waiting = [call_id(made + number) for number in range(len(message.calls))]
+            known = dict(zip(message.call_ids, waiting, strict=False))
+            made, message = made + len(waiting), replace(message, call_ids=tuple(waiting))
+        elif message.role == "tool" and waiting:
+            answered = known.get(message.fields.get("tool_call_id", ""), waiting[0])
+            waiting = [each for each in waiting if each != answered] or [answered]
+            message = replace(message, fields={**message.fields, "tool_call_id": answered})
+        chat.append(message)
+    return chat
+
+
 def _turn(conversation: Conversation, observed: ChatMessage, said: ChatMessage) -> Turn:
     prompt = conversation.observe(observed.content, observed.fields)
     sampled_ids = _spoken_ids(conversation, said)
-    action = conversation.record(sampled_ids)
+    if isinstance(conversation, CallingConversation):
+        action = conversation.record_calls(sampled_ids, said.content, said.calls, said.call_ids)
+    else:
+        action = conversation.record(sampled_ids)
     return Turn(
         observation=observed.content,
         action=action,
@@ -70,42 +93,11 @@ def _spoken_ids(conversation: Conversation, said: ChatMessage) -> list[int]:
     renderer = conversation.renderer
     if not said.calls:
         return spell(renderer, said.content)
-    for as_text in (False, True):  # templates differ in how they want a call's arguments
-        reply = renderer.shield_all(_reply(said, arguments_as_text=as_text))
-        if written := _written_by_template(conversation, reply):
-            return end_turn(renderer, written)
+    told = tell_template(renderer, conversation.messages, said.content, said.calls, said.call_ids)
+    if told is not None:
+        return end_turn(renderer, told[1])
     calls = "\n".join(map(write_call, said.calls))
     return spell(renderer, f"{said.content}\n{calls}" if said.content else calls)
-
-
-def _reply(said: ChatMessage, *, arguments_as_text: bool) -> dict[str, Any]:
-    """The message as templates know it."""
-    calls = list[dict[str, Any]]()
-    for number, call in enumerate(said.calls):
-        arguments = dict(call.arguments)
-        written = json.dumps(arguments, ensure_ascii=False) if arguments_as_text else arguments
-        call_id = said.call_ids[number] if number < len(said.call_ids) else str(number)
-        calls.append({"id": call_id, "type": "function", "function": {"name": call.name, "arguments": written}})
-    return {"role": "assistant", "content": said.content, "tool_calls": calls}
-
-
-def _written_by_template(conversation: Conversation, reply: dict[str, Any]) -> str:
-    """What the template writes for a reply, up to the end token; nothing where it leaves out a call or other words."""
-    renderer, calls = conversation.renderer, reply["tool_calls"]
-    results = [
-        {"role": "tool", "content": "?", "name": call["function"]["name"], "tool_call_id": call["id"]} for call in calls
-    ]
-    try:
-        before = renderer.render(conversation.messages).removesuffix(renderer.opening)
-        # Results follow, because some templates treat the last message differently.
-        whole = renderer.render([*conversation.messages, reply, *results])
-    except (TemplateError, TypeError):  # TypeError: a template that adds texts to what is not one
-        return ""
-    if not renderer.end_text or not whole.startswith(before):
-        return ""
-    written = whole.removeprefix(before).partition(renderer.end_text)[0]
-    words = [reply["content"].strip(), *(call["function"]["name"] for call in calls)]
-    return written if all(word in written for word in words) else ""
 
 
 def _observing_as(role: str, renderer: Renderer) -> Renderer:
@@ -119,5 +111,5 @@ def _observing_as(role: str, renderer: Renderer) -> Renderer:
 
 def _shielded(message: ChatMessage, renderer: Renderer) -> dict[str, Any]:
     if message.calls:
-        return renderer.shield_all(_reply(message, arguments_as_text=False))
+        return renderer.shield_all(call_message(message.content, message.calls, message.call_ids))
     return {"role": message.role, "content": renderer.shield(message.content), **renderer.shield_all(message.fields)}

@@ -20,6 +20,7 @@ from turnwise.engine.kinds import IN_PROCESS, check_engine
 from turnwise.engine.runners import cache_shape
 from turnwise.envs.check import check_env
 from turnwise.envs.check_memory import remember, was_sound
+from turnwise.envs.wrappers.named import native_tools
 from turnwise.exactness import describe_arithmetic
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.scalar_models import require_alike
@@ -28,6 +29,7 @@ from turnwise.policy.text_lora import LoraSettings, share_base
 from turnwise.recipe.ingredients import Sft
 from turnwise.recipe.schema import CONTEXT, EnvChoice, Recipe
 from turnwise.recipe.seating import count_voices, policies_of, recipe_of, trained_policies
+from turnwise.rollout.call_branches import NO_TOOLS, Renderers
 from turnwise.runs.checkpoints import is_checkpoint, policy_folder, require_whole
 from turnwise.sources.chat_lengths import Lengths
 from turnwise.sources.chats import chat_groups
@@ -135,19 +137,20 @@ def _require_sound(env: EnvChoice, recipe: Recipe, *, also_held_out: bool, note:
     sources = [env.source(), *([env.source(env.held_out)] if also_held_out else [])]
     for source in sources:
         source.check()
-    for kwargs in [source.kwargs for source in sources] if env.check else ():
-        if was_sound(env.id, kwargs, env.wrappers):
+    for source in sources if env.check else ():
+        kwargs, wrappers = source.kwargs, source.wrappers
+        if was_sound(env.id, kwargs, wrappers):
             continue
         report = check_env(
             env.id,
             kwargs=kwargs,
-            wrappers=env.wrappers,
+            wrappers=wrappers,
             seeds=_DOCTOR_SEEDS,
             deadline=recipe.rollout.step_seconds,
             seconds=_DOCTOR_SECONDS,
             progress=None if note is None else _telling(note, env.id),
         )
-        remember(report, kwargs, env.wrappers)
+        remember(report, kwargs, wrappers)
         hurried = [finding.text for finding in report.findings if finding.check == "time"]
         if note is not None and hurried:
             note(f"env doctor: {hurried[0]}; `turnwise check-env {env.id}` runs every check")
@@ -230,6 +233,14 @@ def require_engine(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
         )
 
 
+def note_tools(recipe: Recipe, policies: Mapping[str, TextPolicy], note: Callable[[str], None]) -> None:
+    """Say so if tools are left to a chat template that shows none."""
+    tools = native_tools(recipe.env.wrappers)
+    for name, policy in policies.items() if tools else ():
+        if not Renderers(make_renderer(recipe_of(recipe, name), policy)).shows(tools):
+            note(f"{recipe_of(recipe, name).model.name}: {NO_TOOLS}")
+
+
 def require_loggers(recipe: Recipe) -> None:
     """ValueError if a logger that the recipe asks for is not installed."""
     for extra, wanted in (("tensorboard", recipe.log.tensorboard), ("wandb", recipe.log.wandb is not None)):
@@ -276,7 +287,7 @@ def _read_chats(
     sft: Sft, path: str, renderer: Renderer, *, limit: int | None, room: int | None, note: Callable[[str], None]
 ) -> list[Group]:
     lengths = Lengths(rule=sft.too_long, room=room)
-    groups = chat_groups(Path(path), renderer, limit=limit, lengths=lengths)
+    groups = chat_groups(Path(path), renderer, limit=limit, lengths=lengths, note=note)
     if said := lengths.told(path):
         note(said)
     return groups

@@ -40,6 +40,7 @@ from turnwise.train.setup import (
     load_policy,
     make_imitation,
     make_renderer,
+    note_tools,
     plays_at_all,
     require_engine,
     require_loggers,
@@ -70,6 +71,7 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
     require_loggers(recipe)
     policies = load_policies(recipe)
     require_models(recipe, policies)
+    note_tools(recipe, policies, console.note)
     imitation = None
     if recipe.sft is not None:
         imitation = _imitation(recipe, policies, console, ranks)
