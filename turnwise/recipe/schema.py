@@ -205,6 +205,8 @@ class Log(Settings):
     tensorboard: bool = False
     wandb: str | None = None
     """Weights & Biases project."""
+    trackio: str | None = None
+    """trackio project."""
 
 
 class PolicyChoice(Settings):
