@@ -110,7 +110,7 @@ def test_the_chapter_has_every_evaluation_with_its_interval_and_the_differences(
     assert [row["value"] for row in chapter["intervals"][0]["rows"]] == [0.5, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"kind": "turnwise evaluation", "schema": 9}', "[" * 100_000])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"kind": "saved evaluation", "schema": 9}', "[" * 100_000])
 def test_another_file_is_refused_with_the_fix(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(ValueError, match=r"a\.json is not a saved evaluation .*write one with `turnwise eval"):

@@ -22,7 +22,7 @@ from turnwise.types import Group, Trajectory
 from turnwise.untrusted import parse_shallow
 
 SCHEMA = 1
-_KIND = "turnwise evaluation"
+_KIND = "saved evaluation"
 _MEASURES = ("success", "reward")
 """What is compared on equal tasks."""
 
