@@ -27,13 +27,13 @@ _OTHER_PAGES = {"st-ppo": "stability.md"}
 _HEAD = ["command", "verdict", "seeds", "what we found"]
 _INTRODUCTION = """# Claims
 
-What papers claim, and what we found when we put it to the test. The thresholds of each claim were fixed before the first
-run on the study's seeds (`turnwise/recipes/PAPER/claim.yaml`). `turnwise reproduce PAPER` runs the study and computes the
-verdict, and every verdict is published, whatever it is.
+What papers claim, and what we found when we put it to the test. The thresholds of each claim were fixed before the
+first run on the study's seeds (`turnwise/recipes/PAPER/claim.yaml`). `turnwise reproduce PAPER` runs the study and
+computes the verdict, and every verdict is published, whatever it is.
 
-The studies are small: models of 60,000 weights on a CPU, SmolLM2-135M on a GPU (`--scale gpu`). So *holds* means that the
-effect is there at this size, and *fails* that it is not. *Not decided* means that the interval over seeds contains the
-bound, which is no evidence either way. A claim in parts has a verdict for each.
+The studies are small: models of 60,000 weights on a CPU, SmolLM2-135M on a GPU (`--scale gpu`). So *holds* means that
+the effect is there at this size, and *fails* that it is not. *Not decided* means that the interval over seeds contains
+the bound, which is no evidence either way. A claim in parts has a verdict for each.
 """
 _END = "*Made from the claims and the papers' pages by `python docs/claims_page.py`; change those, not this page.*"
 

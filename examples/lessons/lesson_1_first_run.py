@@ -10,14 +10,14 @@ import os
 import time
 from pathlib import Path
 
-from turnwise.envs import make
+from turnwise.envs.tasks.lookup import Lookup
 from turnwise.report import write_report
 from turnwise.runs.ledger import read_groups
 from turnwise.runs.reading import read_run
 from turnwise.train import load_recipe, resume, train
 
 SHORT = "LESSON_SHORT" in os.environ  # the tests run a lesson in seconds
-STEPS, EPISODES, DEMONSTRATIONS = (2, 8, 64) if SHORT else (20, 64, 512)
+STEPS, EPISODES, DEMONSTRATIONS = (2, 8, 64) if SHORT else (20, 64, 768)
 FOLDER = Path("runs") / time.strftime("lesson-1-%H%M%S")
 
 # %% [markdown]
@@ -28,9 +28,9 @@ FOLDER = Path("runs") / time.strftime("lesson-1-%H%M%S")
 # environment of ours can have an `oracle`, a scripted expert. Watch it play one episode:
 
 # %%
-env = make("lookup/mixed")
+env = Lookup(hops=(2, 3))  # turnwise.envs.make("lookup/mixed") is the same
 observation, _ = env.reset(seed=3)
-over = False
+reward, over = 0.0, False
 while not over:
     action = env.oracle()
     print(f"environment: {observation:<16} agent: {action}")
@@ -54,7 +54,7 @@ recipe = load_recipe(
         "sft": {"demonstrations": DEMONSTRATIONS, "epochs": 2, "batch": 32, "learning_rate": 6e-3, "warmup": 10},
         "rollout": {"episodes": EPISODES, "max_turns": 5, "max_tokens": 8, "context": 96},
         "train": {"steps": STEPS, "learning_rate": 1e-3, "critic_learning_rate": 1e-3},
-        "eval": {"every": max(1, STEPS // 2), "episodes": 2 * EPISODES},
+        "eval": {"episodes": 2 * EPISODES},
         "engine": {"memory_gib": 0.05},
     },
 )

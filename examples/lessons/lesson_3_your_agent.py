@@ -7,9 +7,7 @@
 # install openai`.
 
 # %%
-import inspect
 import os
-import sys
 import time
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from turnwise.runs.reading import read_run
 from turnwise.train import imitate, load_recipe, train
 
 SHORT = "LESSON_SHORT" in os.environ  # the tests run a lesson in seconds
-STEPS, EPISODES, DEMONSTRATIONS = (2, 8, 64) if SHORT else (20, 64, 512)
+STEPS, EPISODES, DEMONSTRATIONS = (2, 8, 64) if SHORT else (20, 64, 640)
 FOLDER = Path("runs") / time.strftime("lesson-3-%H%M%S")
 AGENT = Path(turnwise.__file__).parents[1] / "examples" / "agents" / "lookup_agent.py"
 
@@ -31,10 +29,7 @@ AGENT = Path(turnwise.__file__).parents[1] / "examples" / "agents" / "lookup_age
 # agreement is the signature, `run(task, base_url, api_key) -> reward`.
 
 # %%
-sys.path.append(str(AGENT.parent))
-import lookup_agent  # noqa: E402
-
-print(inspect.getsource(lookup_agent.run))
+print(AGENT.read_text())
 
 # %% [markdown]
 # ## A model to begin with
@@ -47,7 +42,7 @@ print(inspect.getsource(lookup_agent.run))
 settings = {
     "rollout": {"episodes": EPISODES, "max_turns": 5, "max_tokens": 8, "context": 96},
     "engine": {"memory_gib": 0.05},
-    "eval": {"every": STEPS, "episodes": 2 * EPISODES},
+    "eval": {"episodes": 2 * EPISODES},
 }
 imitation = {"demonstrations": DEMONSTRATIONS, "epochs": 2, "batch": 32, "learning_rate": 6e-3, "warmup": 10}
 imitate(load_recipe(None, {**settings, "model": "pico", "env": "lookup/2hop", "sft": imitation}), FOLDER / "start")

@@ -16,7 +16,7 @@ from turnwise.runs.reading import RunData, read_run
 from turnwise.train import imitate, load_recipe, train
 
 SHORT = "LESSON_SHORT" in os.environ  # the tests run a lesson in seconds
-STEPS, EPISODES, DEMONSTRATIONS = (2, 8, 64) if SHORT else (14, 64, 512)
+STEPS, EPISODES, DEMONSTRATIONS = (2, 8, 64) if SHORT else (14, 64, 1024)
 FOLDER = Path("runs") / time.strftime("lesson-4-%H%M%S")
 
 # %% [markdown]
