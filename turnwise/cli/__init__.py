@@ -23,6 +23,7 @@ from turnwise.cli import (
     testing,
     tournaments,
     training,
+    watching,
 )
 from turnwise.outside import look_in
 from turnwise.ranks import is_first
@@ -65,6 +66,7 @@ COMMANDS = {
     "tournament": tournaments.tournament,
     "compare": comparing.compare,
     "report": report.report,
+    "watch": watching.watch,
     "reproduce": reproduction.reproduce,
     "test-agent": testing.examine,
     "envs": catalog.envs,

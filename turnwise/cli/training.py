@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from turnwise.cli.common import Trust, console, one_message, parse_settings, together
+from turnwise.cli.watching import Watch, watched
 from turnwise.outside import unread
 from turnwise.ranks import ALONE, are_several, is_first, on_first
 from turnwise.trust import outside_names, trusting
@@ -51,6 +52,7 @@ def train(
     dry_run: DryRun = False,
     quiet: Quiet = None,
     trust: Trust = False,
+    watch: Watch = False,
 ) -> None:
     """Train an agent. Ctrl-C finishes the step, saves, and prints how to resume."""
     if dry_run and not is_first():
@@ -63,7 +65,7 @@ def train(
         folder = on_first(ranks, lambda: new_folder(output, default=Path("runs") / chosen.name))
         from turnwise.train import stages
 
-        with _screen(folder, quiet) as screen:
+        with watched(folder, watch), _screen(folder, quiet) as screen:
             summary = stages.train(chosen, folder, console=screen)
     raise typer.Exit(EXIT_CODES[summary["status"]])
 
@@ -75,6 +77,7 @@ def sft(
     dry_run: DryRun = False,
     quiet: Quiet = None,
     trust: Trust = False,
+    watch: Watch = False,
 ) -> None:
     """Imitation only: learn from the environment's expert, or from a file of chats (sft.chats=FILE)."""
     if dry_run and not is_first():
@@ -87,7 +90,7 @@ def sft(
         folder = on_first(ranks, lambda: new_folder(output, default=Path("runs") / f"{chosen.name}-sft"))
         from turnwise.train import stages
 
-        with _screen(folder, quiet) as screen:
+        with watched(folder, watch), _screen(folder, quiet) as screen:
             summary = stages.imitate(chosen, folder, console=screen)
     raise typer.Exit(EXIT_CODES[summary["status"]])
 
@@ -97,9 +100,10 @@ def resume(
     changes: Changes = None,
     quiet: Quiet = None,
     trust: Trust = False,
+    watch: Watch = False,
 ) -> None:
     """Continue a run from its newest complete checkpoint; train.steps=400 makes it longer."""
-    with one_message(), trusting(trust), together(), _screen(run, quiet) as screen:
+    with one_message(), trusting(trust), together(), watched(run, watch), _screen(run, quiet) as screen:
         from turnwise.train import stages
 
         summary = stages.resume(run, console=screen, overrides=parse_settings(changes))

@@ -7,7 +7,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from turnwise.guard.onset import Onset
-from turnwise.report.panels import rounded
+from turnwise.report.columns import rounded
 from turnwise.runs.reading import Row, RunData
 from turnwise.runs.rows import is_number
 from turnwise.words import counted

@@ -209,9 +209,6 @@ function settingsChapter() {
 
 function comparisonFigure(figure) {
   const lines = (figure.lines || []).map((line, place) => ({ colour: place, ...line }));
-  const keys = lines.map((line) =>
-    html("li", {}, html("i", { class: `key series-${line.colour % SERIES}` }), line.name),
-  );
   const chart = lineChart({
     title: figure.title,
     note: figure.note,
@@ -220,7 +217,7 @@ function comparisonFigure(figure) {
     xLabel: figure.x || "x",
     logX: Boolean(figure.log_x),
   });
-  chart.append(html("ul", { class: "keys" }, keys));
+  chart.append(keysOf(lines));
   return chart;
 }
 
