@@ -3,7 +3,7 @@
 #
 # Runs seldom die with an error. Success falls, and you have to find out why. Every update of every step is measured
 # **by turn index**: how far the policy has moved from the one that sampled, how heavy the tail of the ratios is, how
-# much the clip cuts away. You break a run on purpose and read where it broke. About two minutes on two CPU cores.
+# much the clip cuts away. You break a run on purpose and read where it broke. About a minute on two CPU cores.
 
 # %%
 import os
@@ -90,7 +90,7 @@ for algorithm, run in runs.items():
 # %%
 def by_turn(run: RunData, metric: str) -> None:
     """One line for each turn index, one column for each step."""
-    turns = sorted({row["turn"] for row in run.turns})
+    turns = sorted({int(row["turn"]) for row in run.turns})
     table = {(row["step"], row["turn"]): row.get(f"turn/{metric}") for row in run.turns}
     steps = sorted({step for step, _ in table})
     print(f"{metric:<14}", *(f"{step:>7}" for step in steps))
@@ -116,6 +116,12 @@ for algorithm, run in runs.items():
 #   `turn/clip_bias`, for rows that have it (`st-ppo`), is the norm of what was cut away.
 # - **`entropy` by turn.** It falls slowly in a run that learns. A cliff to 0 is a policy that says one thing whatever
 #   it reads.
+#
+# What we saw on our machine (yours may round differently): token PPO falls from 0.77 to 0.03 in **one** step. Its KL
+# at that step is 0.64 at turn 0, 0.97 at turn 1, 1.8 at turns 2 and 3, and 2.9 at turn 4; of the data of turn 4 a
+# sixth still counts (`ess` 0.16), and the clip cuts two thirds of its tokens. The mean over all turns, 1.3, hides
+# that. The other run drifts in the same order, 0.16 at turn 0 to 1.7 at turn 4, but its scale leaves a tenth of each
+# step, and it recovers. It gains nothing on its start either: this rate is too high for anybody.
 #
 # ## When did it break?
 #
