@@ -15,7 +15,7 @@ train: $(READY)
 	$(BIN)/turnwise train recipes/search-nano.yaml --output runs/search-nano-$$(date +%Y%m%d-%H%M%S)
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Takes an hour or two; `make torture SCALE=0.1` a tenth of it.
 SCALE ?= 1.0

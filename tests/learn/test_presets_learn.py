@@ -10,8 +10,8 @@ from tests.learn.small_learners import policy_for
 from tests.train.small_runs import small_recipe
 from turnwise.algorithm import PRESETS
 
-START, LEARNED = 0.1, 0.5
-"""Held-out success: at most so much before, at least so much after. Presets end between 0.8 and 1."""
+START, LEARNED = 0.2, 0.4
+"""Held-out success: at most so much before, at least so much after. Presets end between 0.65 and 1 over three seeds."""
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -26,4 +26,7 @@ def test_the_preset_learns(name: str) -> None:
     )
     policy = policy_for(recipe.algorithm)
     assert success_of(policy, recipe) < START
-    assert success_after(policy, recipe) > LEARNED
+    success, crossings = success_after(policy, recipe)
+    assert success > LEARNED
+    # A run that learns is beyond no bound. What random weights say is seldom valid, by more or less.
+    assert [crossing for crossing in crossings if crossing.metric != "rollout/valid"] == []

@@ -76,12 +76,11 @@ def campaign(
         recipe = recipe_of(name)
         policy = TextPolicy.load("nano")
         replays = not recipe.algorithm.needs.isdisjoint({Need.ROUTING, Need.OLD_ROUTING})
-        try:
-            after = success_after(_with_experts(policy) if replays else policy, recipe)
-        except AssertionError as error:
-            tally.fail(f"{name}: {error}")
-            continue
-        tally.note("learned") if after > LEARNED else tally.fail(f"{name} ends at {after:.2f}")
+        after, crossings = success_after(_with_experts(policy) if replays else policy, recipe)
+        if crossings or after <= LEARNED:
+            tally.fail(f"{name} ends at {after:.2f}, beyond bounds: {crossings}")
+        else:
+            tally.note("learned")
     return tally
 
 

@@ -192,10 +192,16 @@ def test_the_preset_of_the_shipped_recipe_teaches_the_shipped_agent() -> None:
 
 
 def test_a_preset_that_teaches_nothing_is_found() -> None:
-    recipe = learning.recipe_of("reinforce").model_copy(deep=True)
-    recipe.train.steps, recipe.train.learning_rate, recipe.eval.episodes = 1, 1e-9, 32
-    tally = learning.campaign(count=1, seed=1, presets=("reinforce",), recipe_of=lambda name: recipe)
-    assert tally.failures[-1].startswith("reinforce ends at 0.")
+    recipe = learning.recipe_of("reinforce")
+    changes = {  # one turn is not enough for a search and an answer
+        "rollout": recipe.rollout.model_copy(update={"max_turns": 1}),
+        "train": recipe.train.model_copy(update={"steps": 1}),
+        "eval": recipe.eval.model_copy(update={"episodes": 16}),
+    }
+    tally = learning.campaign(
+        count=1, seed=1, presets=("reinforce",), recipe_of=lambda name: recipe.model_copy(update=changes)
+    )
+    assert tally.failures[0].startswith("reinforce ends at 0.")
 
 
 # Report payloads.

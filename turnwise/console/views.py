@@ -22,7 +22,7 @@ from turnwise.words import counted
 
 SHOWN = 8
 """Steps in the live table."""
-_TEXT_MEASURES = ("eval/kl", "eval/meteor", "eval/length", "eval/perplexity")
+_TEXT_MEASURES = ("eval/nll", "eval/text_perplexity", "eval/kl", "eval/meteor", "eval/length", "eval/perplexity")
 """Of `eval.measures`, those that an evaluation shows."""
 
 
@@ -151,6 +151,7 @@ def title(recipe: Recipe) -> Text:
         size = counted(recipe.rollout.episodes, "answer")
     if recipe.sft is not None and recipe.stage == "imitation":
         size = counted(recipe.sft.batch, "demonstration")
+        place = place if recipe.sft.chats is None else Path(recipe.sft.chats).name
     text = Text(printable(recipe.algorithm.name), "bold").append(f" on {printable(place)}", "bold")
     steps = counted(recipe.train.steps, "step")
     return text.append(f" · {printable(_models(recipe))} · {steps} of {size}")
@@ -223,11 +224,12 @@ def _with_interval(row: Row, metric: str) -> str:
 
 
 def outcome_line(evaluations: Sequence[Row], *, policy: str = "") -> Text:
-    """Held-out success in one line, or accuracy where pairs were measured: before, and now with its interval."""
+    """Held-out success in one line, or else accuracy on pairs or loss: before, and now with its interval."""
     before, now = evaluations[0], evaluations[-1]
     metric, name = "eval/success", "success"
-    if number(now, metric) is None and number(now, "eval/pairs_accuracy") is not None:
-        metric, name = "eval/pairs_accuracy", "accuracy on pairs"
+    others = {"eval/pairs_accuracy": "accuracy on pairs", "eval/nll": "loss per token"}
+    if number(now, metric) is None and (known := [each for each in others if number(now, each) is not None]):
+        metric, name = known[0], others[known[0]]
     earlier = f", {_with_interval(before, metric)} before" if before is not now else ""
     said = f"held-out {name} {_with_interval(now, metric)} at step {step_of(now)}{earlier}"
     return Text(named(said, policy))

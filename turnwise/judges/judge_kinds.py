@@ -17,6 +17,7 @@ _KINDS: Mapping[str, str] = {
     "reward": "turnwise.judges.reward_judge:RewardJudge",
     "reward-model": "turnwise.reward_models.model_judge:RewardModelJudge",
     "chat": "turnwise.judges.chat_judge:ChatJudge",
+    "chat-score": "turnwise.judges.chat_judge:ChatScoreJudge",
     "table": "turnwise.judges.table_judge:TableJudge",
 }
 
@@ -34,6 +35,11 @@ def check_judge(kind: str, options: Mapping[str, Any]) -> None:
         raise ValueError(f"judge: {kind}: {error}; it takes {takes}") from None
     if options.get("gives") == "turn-reward" and not hasattr(made, "score"):
         raise ValueError(f"judge: gives=turn-reward needs a judge that scores turns, and {kind} only compares answers")
+
+
+def only_compares(kind: str) -> bool:
+    """Whether a judge needs two answers to say anything."""
+    return not hasattr(_find(kind), "score")
 
 
 def make_judge(kind: str, options: Mapping[str, Any]) -> Judge:

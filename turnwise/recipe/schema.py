@@ -11,7 +11,7 @@ from turnwise.algorithm import Algorithm, Part
 from turnwise.envs.process import EnvSource
 from turnwise.envs.wrappers.named import read_choice
 from turnwise.frozen_settings import Settings
-from turnwise.recipe.ingredients import SourceChoice
+from turnwise.recipe.ingredients import Schedule, Sft, SourceChoice
 from turnwise.recipe.machines import ClusterChoice, EngineChoice
 
 Mode = Literal["off", "warn", "act"]
@@ -19,7 +19,6 @@ Stage = Literal["imitation", "reinforcement", "preference"]
 """What a run learns from: demonstrations, its own episodes, or preference pairs."""
 Measure = Literal["meteor", "self-similarity", "distinct", "length", "perplexity", "kl"]
 """What can be measured on held-out episodes besides success and reward."""
-Schedule = Literal["constant", "linear", "cosine"]
 CONTEXT = 2048
 """Maximum tokens per episode unless the recipe or the model sets less: long episodes take slots in the engine."""
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -30,6 +29,8 @@ class LoraChoice(Settings):
 
     rank: int = Field(default=8, ge=1)
     alpha: float = Field(default=16, gt=0)
+    adapter: str | None = None
+    """An adapter to begin with: a folder that peft wrote, or a run with LoRA. Its own rank, alpha and layers count."""
 
 
 class ModelChoice(Settings):
@@ -139,21 +140,6 @@ class Train(Settings):
     """What each rank of `torchrun` holds: the whole model, or its shard of it."""
 
 
-class Sft(Settings):
-    """Imitation before reinforcement: from the environment's expert, or from a file of chats."""
-
-    chats: str | None = None
-    """A JSONL file with {"messages": [{"role": ..., "content": ...}, ...]} on each line. None: the expert plays."""
-    demonstrations: int = Field(default=512, ge=1)
-    """Episodes of the expert, or the most chats to take from the file."""
-    epochs: int = Field(default=2, ge=1)
-    batch: int = Field(default=32, ge=1)
-    """Demonstrations per optimiser step."""
-    learning_rate: float = Field(default=1e-4, gt=0)
-    warmup: int = Field(default=5, ge=0)
-    schedule: Schedule = "cosine"
-
-
 class Evaluate(Settings):
     """How held-out tasks are played."""
 
@@ -219,6 +205,8 @@ class Log(Settings):
     tensorboard: bool = False
     wandb: str | None = None
     """Weights & Biases project."""
+    trackio: str | None = None
+    """trackio project."""
 
 
 class PolicyChoice(Settings):
@@ -308,7 +296,7 @@ class Recipe(Settings):
     sft: Sft | None = None
     source: SourceChoice = SourceChoice()
     judge: Part | None = None
-    """Who compares the answers of a group: reward, reward-model, table, chat, or your own judge as
+    """Who compares the answers of a group: reward, reward-model, table, chat, chat-score, or your own judge as
     package.module:Class, with its options; gives says what becomes of it: wins (probabilities next to the reward),
     reward or turn-reward (in its place)."""
     eval: Evaluate = Evaluate()

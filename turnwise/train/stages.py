@@ -87,6 +87,7 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
 def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = None) -> dict[str, Any]:
     """The imitation stage alone, in a separate folder."""
     folder, console, ranks = Path(folder), console or _default_console(), join()
+    recipe = recipe.model_copy(update={"stage": "imitation"})  # so that nobody asks for what a file does not need
     on_first(ranks, lambda: require_sound_env(recipe, note=console.note))
     policies = load_policies(recipe)
     require_templates(recipe, policies)

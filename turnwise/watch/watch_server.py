@@ -71,6 +71,11 @@ class WatchServer:
         for thread in self._threads:
             thread.join(timeout=10)
 
+    @property
+    def streams(self) -> int:
+        """How many browsers watch now: all pages of one share a stream."""
+        return self._watching
+
     def stream(self, tags: str, send: Callable[[str], None]) -> None:
         """Send what a browser with these tags lacks, now and whenever something changes, until it is gone."""
         with self._news:
