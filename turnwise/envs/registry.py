@@ -21,7 +21,7 @@ ENTRY_POINT_GROUP = "turnwise.envs"
 """Installed packages declare `name = "module"` here; importing the module registers its environments."""
 
 _PACKAGES = "games cards duels search tasks chat ltc classify feelings plans terminals memory adapters"
-_BUILT_IN = tuple(f"turnwise.envs.{package}" for package in _PACKAGES.split())
+_BUILT_IN = (*(f"turnwise.envs.{package}" for package in _PACKAGES.split()), "turnwise.gateway")
 _FIELD = re.compile(r"\{(\w+)(:int)?\}")
 _ID, _PLACE = re.compile(r"\S+"), re.compile(r"[\w.]+:\w+")
 _AGENT_RUN = "turnwise.gateway.agent_run:AgentRun"
