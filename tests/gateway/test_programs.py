@@ -1,6 +1,7 @@
 """Programs of any kind and any behaviour: whatever happens ends only their own episode."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -152,10 +153,8 @@ def test_a_program_that_leaves_calls_behind_ends_with_its_own_word():
 
 
 def _quietly(base_url, api_key):
-    try:
+    with contextlib.suppress(RuntimeError, OSError):
         chat(base_url, api_key, "anybody there ?")
-    except (RuntimeError, OSError):
-        pass
 
 
 def test_a_command_line_is_a_program_and_its_last_line_is_the_reward(tmp_path):
