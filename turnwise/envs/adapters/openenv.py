@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from turnwise.envs.base import Env, Reset, Step
 from turnwise.envs.faults import EpisodeError
@@ -85,7 +86,8 @@ class OpenEnv(Env):
             if self._connection is None:
                 scheme = "wss" if self._secure else "ws"
                 self._connection = await connect(f"{scheme}://{self._address}/ws", max_size=_MOST_BYTES, proxy=None)
-            await self._connection.send(json.dumps(message))
+            with suppress(ConnectionClosed):  # a server that is full says so first and then closes
+                await self._connection.send(json.dumps(message))
             answer = json.loads(await self._connection.recv())
         except (OSError, WebSocketException, ValueError) as error:
             raise EpisodeError(f"the OpenEnv server at {self._address} does not answer: {error}") from error
