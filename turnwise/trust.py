@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from turnwise.outside import is_outside, reads
+from turnwise.outside import is_file_place, is_outside, reads
 
 SIGNATURE = "config.signature"
 """The file next to a run's config that proves who wrote it."""
@@ -68,7 +68,7 @@ def outside_names(choices: Mapping[str, Any]) -> list[str]:
 
 def argued(arguments: Any) -> list[str]:
     """The code outside turnwise that arguments of an environment name, such as a scoring function; not addresses."""
-    return [text for text in _texts(arguments) if is_outside(text) and "/" not in text]
+    return [text for text in _texts(arguments) if is_outside(text) and ("/" not in text or is_file_place(text))]
 
 
 def commands(choices: Mapping[str, Any]) -> list[str]:

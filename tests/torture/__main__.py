@@ -11,13 +11,25 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.torture import actions, corruptions, injections, kills, learning, payloads, plans, programs, terminals
+from tests.torture import (
+    actions,
+    conversations,
+    corruptions,
+    injections,
+    kills,
+    learning,
+    payloads,
+    plans,
+    programs,
+    terminals,
+)
 from tests.torture.tally import Tally
 
 CAMPAIGNS: dict[str, tuple[Callable[..., Tally], int]] = {
     "kills": (kills.campaign, kills.COUNT),
     "corruptions": (corruptions.campaign, corruptions.COUNT),
     "injections": (injections.campaign, injections.COUNT),
+    "conversations": (conversations.campaign, conversations.COUNT),
     "actions": (actions.campaign, actions.COUNT),
     "programs": (programs.campaign, programs.COUNT),
     "payloads": (payloads.campaign, payloads.COUNT),
