@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,7 +67,11 @@ def show_alone(page: Page, name: str) -> None:
 
 
 def wait_until(page: Page, script: str) -> None:
-    page.wait_for_function(script, timeout=DEADLINE)
+    """Wait in this process: the page's policy forbids what playwright would run in it."""
+    deadline = monotonic() + DEADLINE / 1000
+    while not page.evaluate(script):
+        assert monotonic() < deadline, script
+        page.wait_for_timeout(100)
 
 
 def test_everything_moves_while_the_run_goes_on(browser: Browser, server: WatchServer, runs: Path) -> None:  # noqa: F811
@@ -129,7 +134,7 @@ def test_a_link_shows_what_it_was_copied_from(browser: Browser, server: WatchSer
     assert other.locator(".episode-list button[aria-pressed=true] b").inner_text() == "Step 30"
     assert other.locator(".episode-list button").nth(2).get_attribute("aria-pressed") == "true"
     assert other.locator(".colouring select").input_value() == "ratio"
-    assert other.evaluate("document.querySelector('#episodes').getBoundingClientRect().top < innerHeight / 2")
+    wait_until(other, "document.querySelector('#episodes').getBoundingClientRect().top < innerHeight / 2")
     other.close()
     page.get_by_role("button", name="Show all 2 runs").click()
     assert page.locator("#head tbody input:checked").count() == 2
@@ -188,15 +193,17 @@ def test_the_page_outlives_its_server_and_every_mishap_of_a_folder(browser: Brow
     page.close()
 
 
-def test_fifty_tabs_share_one_stream(browser: Browser, server: WatchServer, runs: Path) -> None:  # noqa: F811
+def test_more_tabs_than_a_browser_allows_connections_share_one_stream(
+    browser: Browser, server: WatchServer, runs: Path
+) -> None:  # noqa: F811
     context = browser.new_context()
-    tabs = [context.new_page() for _ in range(50)]
+    tabs = [context.new_page() for _ in range(12)]
     for tab in tabs:
         tab.goto(server.address, wait_until="commit", timeout=DEADLINE)
     for tab in tabs:
         tab.wait_for_selector("html[data-ready=yes]", timeout=DEADLINE)
     append(runs / "geo/metrics.jsonl", {"step": 61, "rollout/success": 0.5})
-    for tab in (tabs[0], tabs[25], tabs[49]):
+    for tab in (tabs[0], tabs[6], tabs[11]):
         wait_until(tab, "document.querySelector('#head progress').getAttribute('aria-label').includes('61')")
     assert server.streams == 1
     context.close()

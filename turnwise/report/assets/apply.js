@@ -13,17 +13,21 @@ function joinedColumn(old, sent, from) {
   return [...(old || nulls(from)).slice(0, from), ...sent];
 }
 
-// Objects without a prototype: a metric may have any name.
+// A metric may have any name, also that of something that every object has.
+function own(object, name) {
+  return Object.hasOwn(object, name) ? object[name] : undefined;
+}
+
 function joinedColumns(old, sent, from) {
   const joined = Object.create(null);
-  for (const [name, values] of Object.entries(sent)) joined[name] = joinedColumn(old[name], values, from);
+  for (const [name, values] of Object.entries(sent)) joined[name] = joinedColumn(own(old, name), values, from);
   return joined;
 }
 
 function joinedMaps(old, sent, from) {
   const joined = Object.create(null);
   for (const [name, rows] of Object.entries(sent))
-    joined[name] = rows.map((row, turn) => joinedColumn((old[name] || [])[turn], row, from));
+    joined[name] = rows.map((row, turn) => joinedColumn((own(old, name) || [])[turn], row, from));
   return joined;
 }
 

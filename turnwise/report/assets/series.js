@@ -18,7 +18,7 @@ function groupsOf(runs) {
 }
 
 function column(run, metric) {
-  return run.curves.columns[metric];
+  return Object.hasOwn(run.curves.columns, metric) ? run.curves.columns[metric] : undefined; // it may be called "constructor"
 }
 
 // At each step the numbers of all runs that have one.

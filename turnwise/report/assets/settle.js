@@ -33,17 +33,29 @@ function takeAttributes(old, fresh) {
   }
 }
 
+// Whether two things are versions of each other.
+function isKind(old, fresh) {
+  return old.tagName === fresh.tagName && old.id === fresh.id && old.classList[0] === fresh.classList[0];
+}
+
 // Whether all of it is new now; what was in use is as it was.
 function settle(old, fresh) {
   if (old.isEqualNode(fresh)) return true;
   if (old.tagName !== fresh.tagName || !isContainer(old) || !isContainer(fresh)) return swap(old, fresh);
   takeAttributes(old, fresh);
-  const [before, after] = [[...old.children], [...fresh.children]];
+  let rest = [...old.children];
   let done = true;
-  after.forEach((child, place) => {
-    if (place >= before.length) old.append(child);
-    else done = settle(before[place], child) && done;
-  });
-  for (const child of before.slice(after.length)) child.remove();
+  for (const child of [...fresh.children]) {
+    const place = rest.findIndex((each) => isKind(each, child));
+    if (place < 0) {
+      old.insertBefore(child, rest[0] || null);
+      continue;
+    }
+    for (const gone of rest.slice(0, place)) gone.remove();
+    const next = rest.slice(place + 1);
+    done = settle(rest[place], child) && done;
+    rest = next;
+  }
+  for (const gone of rest) gone.remove();
   return done;
 }

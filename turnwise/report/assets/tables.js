@@ -34,7 +34,7 @@ function table(columns, rows, caption) {
 
 // Columns in which no row says anything are left out.
 function withoutEmpty(columns, rows) {
-  const says = (value) => (value instanceof Node ? value.textContent !== "" : value !== "");
+  const says = (value) => (value instanceof Node ? value.textContent !== "" || value.matches("input") : value !== "");
   const kept = columns.map((_, place) => place).filter((place) => rows.some((row) => says(row[place])));
   const keep = (row) => kept.map((place) => row[place]);
   return [keep(columns), rows.map(keep)];

@@ -132,7 +132,7 @@ function drawAll(asked) {
   document.title = `${headline()} · Turnwise watch`;
   settle(document.getElementById("head"), headContent(all));
   if (asked) for (const id of Object.keys(CHAPTERS)) stale.add(id);
-  drawChapters(asked && !DRAWING.began);
+  drawChapters(asked);
   if (!DRAWING.began) begin();
   const took = performance.now() - before;
   DRAWING.next = before + Math.max(SHORTEST_PAUSE, 8 * took);
