@@ -7,7 +7,6 @@ holds of that session, only its new tokens are run; otherwise the session starts
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import secrets
 from collections import OrderedDict
@@ -22,6 +21,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from transformers import PreTrainedModel
 
+from turnwise.connected import ClientLeftError, while_connected
+from turnwise.doorkeeping import is_token, names_loopback
 from turnwise.engine.bodies import (
     AdapterBody,
     ExpectBody,
@@ -44,7 +45,6 @@ MAX_OPEN, MAX_SESSIONS = 4096, 65536
 """Requests that wait at once, and sessions that are remembered; the longest unused is forgotten."""
 _UNPUBLISHED = -1
 """The version of the weights that the server was started with: no trainer publishes it."""
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _FINISH = {Finish.STOP: "stop", Finish.CANCELLED: "abort"}
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -82,6 +82,11 @@ class Served:
         ]
         self.app = Starlette(routes=routes)
 
+    @property
+    def engine(self) -> EngineServer:
+        """The engine, for applications that offer more of it than tokens."""
+        return self._engine
+
     def shutdown(self) -> None:
         """End the engine; requests that still wait fail."""
         self._engine.shutdown()
@@ -111,7 +116,10 @@ class Served:
             if content is None:
                 return _problem(413, f"a request may have {MAX_BODY:,} bytes")
             try:
-                return _json(await work(request, kind.model_validate_json(content or b"{}")))
+                done = work(request, kind.model_validate_json(content or b"{}"))
+                return _json(await while_connected(request.receive, done))
+            except ClientLeftError:
+                return _problem(499, "the client has left")  # nobody reads it
             except ValidationError as error:
                 return _problem(400, "; ".join(f"{each['loc']}: {each['msg']}" for each in error.errors()[:3]))
             except _StrangerError as error:
@@ -128,10 +136,9 @@ class Served:
         if "origin" in request.headers:
             return _problem(403, "browsers are not answered")
         if self._token:
-            given = request.headers.get("authorization", "").encode()
-            if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+            if not is_token(request.headers.get("authorization", ""), f"Bearer {self._token}"):
                 return _problem(401, "give the server's token as Authorization: Bearer TOKEN")
-        elif request.headers.get("host", "").rpartition(":")[0] not in _LOOPBACK:
+        elif not names_loopback(request.headers.get("host", "")):
             return _problem(403, "a server without a token answers this machine only")
         return _problem(503, "too many requests wait") if self._open >= MAX_OPEN else None
 
@@ -151,15 +158,18 @@ class Served:
         prompt = None
         if body.sampling_params.prompt_logprobs is not None:
             prompt = await asyncio.wrap_future(self._engine.between_steps(lambda _: self._score(body.token_ids)))
+        session = named or f"once:{secrets.token_hex(8)}"
         self._open += 1
         try:
             self._close(body.close)
-            session = named or f"once:{secrets.token_hex(8)}"
             answer = self._engine.generate_whole(
                 session, body.token_ids, params, seed=secrets.randbits(63) if seed is None else seed
             )
             self._remember(session)
             completion = await asyncio.wrap_future(answer)
+        except asyncio.CancelledError:
+            self._close([session])
+            raise
         finally:
             self._open -= 1
         if not named:
