@@ -68,7 +68,7 @@ print(f"{claim.scales[SCALE].seeds} seeds, arms {', '.join(sorted(arms))}")
 
 # %%
 command = [sys.executable, "-m", "turnwise", "reproduce", "poad", "--quick", "--output", str(FOLDER)]
-tiny = ["train.steps=1", "rollout.episodes=8", "eval.episodes=8", "sft.demonstrations=64", "sft.epochs=1"]
+tiny = ["train.steps=1", "rollout.episodes=8", "eval.episodes=8", "sft.demonstrations=32", "sft.epochs=1", "--jobs=1"]
 subprocess.run([*command, *(tiny if SHORT else [])], check=True)
 
 # %% [markdown]
