@@ -1,4 +1,4 @@
-# ruff: noqa: F811 (the browser is a fixture, imported)
+# ruff: noqa: F401, F811 (the browser is a fixture, imported)
 """The live page in a real browser: it moves with the run, every control works, and nothing breaks it."""
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from turnwise.guard.bounds import BOUNDS
 from turnwise.guard.onset import SIGNALS
 from turnwise.report.columns import Columns
 from turnwise.report.panels import add_reading, curves_of, heat_columns, heat_of
-from turnwise.report.parts import NAMED, evaluated, facts, happenings, imitation, standing, without_labels
+from turnwise.report.run_parts import NAMED, evaluated, facts, happenings, imitation, standing, without_labels
 from turnwise.runs.reading import Row, RunData, read_mapping
 from turnwise.runs.rows import is_number, row_of
 from turnwise.runs.tail import Gain, JournalTail
