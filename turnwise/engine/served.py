@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from transformers import PreTrainedModel
 
+from turnwise.connected import ClientLeftError, while_connected
 from turnwise.doorkeeping import is_token, names_loopback
 from turnwise.engine.bodies import (
     AdapterBody,
@@ -81,6 +82,11 @@ class Served:
         ]
         self.app = Starlette(routes=routes)
 
+    @property
+    def engine(self) -> EngineServer:
+        """The engine, for applications that offer more of it than tokens."""
+        return self._engine
+
     def shutdown(self) -> None:
         """End the engine; requests that still wait fail."""
         self._engine.shutdown()
@@ -110,7 +116,10 @@ class Served:
             if content is None:
                 return _problem(413, f"a request may have {MAX_BODY:,} bytes")
             try:
-                return _json(await work(request, kind.model_validate_json(content or b"{}")))
+                done = work(request, kind.model_validate_json(content or b"{}"))
+                return _json(await while_connected(request.receive, done))
+            except ClientLeftError:
+                return _problem(499, "the client has left")  # nobody reads it
             except ValidationError as error:
                 return _problem(400, "; ".join(f"{each['loc']}: {each['msg']}" for each in error.errors()[:3]))
             except _StrangerError as error:
@@ -149,15 +158,18 @@ class Served:
         prompt = None
         if body.sampling_params.prompt_logprobs is not None:
             prompt = await asyncio.wrap_future(self._engine.between_steps(lambda _: self._score(body.token_ids)))
+        session = named or f"once:{secrets.token_hex(8)}"
         self._open += 1
         try:
             self._close(body.close)
-            session = named or f"once:{secrets.token_hex(8)}"
             answer = self._engine.generate_whole(
                 session, body.token_ids, params, seed=secrets.randbits(63) if seed is None else seed
             )
             self._remember(session)
             completion = await asyncio.wrap_future(answer)
+        except asyncio.CancelledError:
+            self._close([session])
+            raise
         finally:
             self._open -= 1
         if not named:

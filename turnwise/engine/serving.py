@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from turnwise.engine.contract import Completion, SamplingParams, Weights
+from turnwise.engine.session import Heard
 from turnwise.engine.torch_engine import TorchEngine
 
 Value = TypeVar("Value")
@@ -66,10 +67,14 @@ class EngineServer:
             raise
 
     def generate_whole(
-        self, session: str, ids: Sequence[int], params: SamplingParams, *, seed: int
+        self, session: str, ids: Sequence[int], params: SamplingParams, *, seed: int, heard: Heard | None = None
     ) -> Future[Completion]:
-        """Continue a session from its whole sequence, for callers that may have lost or moved it."""
-        return self._thread.generate(session, partial(self._engine.submit_whole, session, ids, params, seed=seed))
+        """Continue a session from its whole sequence, for callers that may have lost or moved it.
+
+        `heard` is called by the engine's thread with each token; it must neither wait nor raise.
+        """
+        submit = partial(self._engine.submit_whole, session, ids, params, seed=seed, heard=heard)
+        return self._thread.generate(session, submit)
 
     def between_steps(self, work: Callable[[TorchEngine], Value]) -> Future[Value]:
         """Let something use the engine between two steps."""
@@ -250,6 +255,7 @@ class EngineThread:
         except Exception as error:  # the edge of the thread: tell every waiting caller why
             self._reason = f"{_STOPPED}: {type(error).__name__}: {error}"
         finally:
+            self.servers.clear()  # each holds this thread: their models do not wait for the garbage collector
             with self._lock:  # no more posts: fail what still waits
                 self._open = False
                 while not self._inbox.empty():

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from turnwise.engine.contract import Completion, Finish, SamplingParams
 
 Decode = Callable[[list[int]], str]
+Heard = Callable[[int, float, Sequence[tuple[int, float]]], None]
+"""Called with each token as it is sampled, its log-prob and the likeliest tokens in its place."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -40,6 +42,7 @@ class Request:
     slot: int = -1
     params: SamplingParams
     done: Callable[[Completion], None]
+    heard: Heard | None = None
     prompt: int
     """Length of the session when sampling starts."""
     carried: int = 0
@@ -71,12 +74,16 @@ class Request:
         """The keys and values are gone: treat the tokens sampled so far as prompt."""
         self.carried, self.prompt, self.launched = len(self.ids), len(self.session.ids), 0
 
-    def accept(self, token: int, logprob: float, version: int) -> None:
+    def accept(self, token: int, logprob: float, version: int, top: Sequence[tuple[int, float]]) -> None:
         """Record a sampled token."""
         self.ids.append(token)
         self.logprobs.append(logprob)
         self.versions.append(version)
         self.session.ids.append(token)
+        if top:
+            self.top.append(top)
+        if self.heard is not None:
+            self.heard(token, logprob, top)
 
     def finish(self, capacity: int, decode: Decode | None) -> Finish | None:
         """Why the newest token ends the turn, or None."""

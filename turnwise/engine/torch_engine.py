@@ -17,7 +17,7 @@ from turnwise.engine.backends import Backend, Sampled, make_backend
 from turnwise.engine.contract import Completion, Finish, Mixed, SamplingParams
 from turnwise.engine.memory import slots_within
 from turnwise.engine.sampling import session_seed
-from turnwise.engine.session import Request, Session
+from turnwise.engine.session import Heard, Request, Session
 
 PREFIX_WORTH_SHARING = 8
 """Shorter common prompts are cheaper to rerun than to look up."""
@@ -89,8 +89,10 @@ class TorchEngine:
         done: Callable[[Completion], None],
         *,
         seed: int | None = None,
+        heard: Heard | None = None,
     ) -> None:
-        """Queue a request; `step` calls `done` when it ends. A new session takes its random stream from `seed`."""
+        """Queue a request; `step` calls `heard` with each token and `done` when it ends. A new session takes its random
+        stream from `seed`."""
         self._check(session, new_ids, params)
         self._backend.cache.restore()
         seed = session_seed(self._seed, session) if seed is None else seed
@@ -98,18 +100,25 @@ class TorchEngine:
         state.ids.extend(new_ids)
         # Rerun at least one token even if nothing is new: sampling needs its logits.
         state.filled = min(state.filled, len(state.ids) - 1)
-        state.request = Request(session=state, params=params, done=done, prompt=len(state.ids))
+        state.request = Request(session=state, params=params, done=done, heard=heard, prompt=len(state.ids))
         self._waiting.append(state.request)
 
     def submit_whole(
-        self, session: str, ids: Sequence[int], params: SamplingParams, done: Callable[[Completion], None], *, seed: int
+        self,
+        session: str,
+        ids: Sequence[int],
+        params: SamplingParams,
+        done: Callable[[Completion], None],
+        *,
+        seed: int,
+        heard: Heard | None = None,
     ) -> None:
         """Queue a session's whole sequence: what it extends is not run again, anything else starts afresh."""
         held = self._sessions.get(session)
         if held is not None and (held.request is not None or list(ids[: len(held.ids)]) != held.ids):
             self.close(session)
             held = None
-        self.submit(session, ids if held is None else ids[len(held.ids) :], params, done, seed=seed)
+        self.submit(session, ids if held is None else ids[len(held.ids) :], params, done, seed=seed, heard=heard)
 
     def step(self) -> bool:
         """Do one round of work; False when there is nothing left to do."""
@@ -158,6 +167,12 @@ class TorchEngine:
     def release_memory(self) -> None:
         """Free the memory of keys and values; what they held is lost."""
         self._backend.release()
+
+    def load(self) -> dict[str, int]:
+        """How busy it is: slots, sessions that are held, requests being served and requests that wait."""
+        waiting = sum(not request.ended for request in self._waiting)
+        held = {"slots": self.slots, "sessions": len(self._sessions)}
+        return {**held, "serving": len(self._serving), "waiting": waiting}
 
     def clear(self) -> None:
         """Forget every session."""
@@ -289,9 +304,7 @@ class TorchEngine:
             request = item.request
             if request.ended:
                 continue  # sampled before the stop was known
-            request.accept(item.token, item.logprob, item.version)
-            if item.top:
-                request.top.append(item.top)
+            request.accept(item.token, item.logprob, item.version, item.top)
             self.counts["sampled"] += 1
             finish = request.finish(self.capacity, None if self._tokenizer is None else self._tokenizer.decode)
             if finish is not None:

@@ -14,19 +14,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from turnwise.dialects.asgi import RefusedError
 from turnwise.dialects.dialect import Answered, Asked
 from turnwise.dialects.model_call import ModelCall
 
 MODEL = "policy"
 """The name under which the model is offered; calls may use any."""
-
-
-class RefusedError(Exception):
-    """A call that is not answered, with the HTTP status that says so. None of them makes a client try again."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 @dataclass(frozen=True, kw_only=True)

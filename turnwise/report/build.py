@@ -12,7 +12,7 @@ from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.episodes import Sample, sample_episodes
 from turnwise.report.page import render_page
-from turnwise.report.panels import all_metrics, curves, describe, heat_maps
+from turnwise.report.panels import all_metrics, curves, describe, heat_maps, part_panels
 from turnwise.report.run_parts import NAMED, evaluated, facts, happenings, imitation, standing, without_labels
 from turnwise.runs.reading import RunData, read_run
 
@@ -25,15 +25,21 @@ SFT = "sft"
 
 
 def write_report(
-    runs: Sequence[Path], output: Path, *, comparison: dict[str, Any] | None = None, sample: Sample | None = None
+    runs: Sequence[Path],
+    output: Path,
+    *,
+    comparison: dict[str, Any] | None = None,
+    evaluations: dict[str, Any] | None = None,
+    sample: Sample | None = None,
 ) -> Path:
     """Write one HTML file about the run folders: `write_report([Path("runs/a")], Path("report.html"))`.
 
     `comparison` is the content of `comparison.json` and adds a chapter; see `comparison_chapter` for its keys.
+    `evaluations` adds another one in the same form, about saved evaluations.
     """
     if not runs:
         raise ValueError("no run was given; use `turnwise report runs/my-run`")
-    page = render_page(collect(runs, comparison=comparison, sample=sample or Sample()))
+    page = render_page(collect(runs, comparison=comparison, evaluations=evaluations, sample=sample or Sample()))
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(page, encoding="utf-8")
@@ -42,7 +48,13 @@ def write_report(
     return output
 
 
-def collect(runs: Sequence[Path], *, comparison: dict[str, Any] | None, sample: Sample) -> dict[str, Any]:
+def collect(
+    runs: Sequence[Path],
+    *,
+    comparison: dict[str, Any] | None,
+    evaluations: dict[str, Any] | None = None,
+    sample: Sample,
+) -> dict[str, Any]:
     """Everything the page shows, as plain data."""
     folders = dict.fromkeys(Path(path) for path in runs)
     read = [without_labels(part) for path in folders for part in read_run(path).by_policy()]
@@ -52,7 +64,7 @@ def collect(runs: Sequence[Path], *, comparison: dict[str, Any] | None, sample: 
     return {
         "version": __version__,
         "definition": ONSET,
-        **describe(),
+        **describe([row for run in read for row in run.metrics]),
         "runs": [
             {
                 **_run(run, sample, budget, full=len(read) <= MOST_RUNS_IN_FULL),
@@ -64,6 +76,7 @@ def collect(runs: Sequence[Path], *, comparison: dict[str, Any] | None, sample: 
         ],
         "differences": differing(flat),
         "comparison": comparison_chapter(comparison) if comparison else None,
+        "evaluations": comparison_chapter(evaluations) if evaluations else None,
     }
 
 
@@ -74,7 +87,7 @@ def _run(run: RunData, sample: Sample, budget: float, *, full: bool) -> dict[str
     return {
         **facts(run),
         **stands,
-        "curves": curves(run.metrics, [*NAMED, *others]),
+        "curves": curves(run.metrics, [*NAMED, *(panel.metric for panel in part_panels(run.metrics)), *others]),
         "others": others,
         **evaluated(run),
         "imitation": imitation(read_run(run.path / SFT)) if (run.path / SFT / "metrics.jsonl").is_file() else None,

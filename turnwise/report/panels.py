@@ -10,6 +10,7 @@ from turnwise.report.columns import MOST_POINTS, Columns
 from turnwise.runs.reading import Row
 from turnwise.runs.rows import is_number
 
+_PART = "rollout/reward_"
 MOST_TURNS = 1000
 """Turns that a heat map shows."""
 _COUNTED = {"eval/episodes", "eval/tasks", "eval/faults"}
@@ -66,8 +67,24 @@ def curves_of(columns: Columns[str], metrics: Iterable[str], *, since: int = 0) 
 
 def all_metrics(rows: Sequence[Row]) -> list[str]:
     """Every metric of the run that no panel plots, in alphabetical order."""
-    known = {*(panel.metric for panel in PANELS), *TIMES, "step"}
+    known = {*(panel.metric for panel in (*PANELS, *part_panels(rows))), *TIMES, "step"}
     return sorted({name for row in rows for name in row} - known)
+
+
+def part_panels(rows: Sequence[Row]) -> list[Panel]:
+    """A panel for every named part of the reward."""
+    names = sorted({name for row in rows for name in row if name.startswith(_PART)})
+    return [
+        Panel(
+            metric=name,
+            chapter="Parts of the reward",
+            title=name.removeprefix(_PART),
+            note="What this part adds to the reward of an episode, on average",
+            evaluation=name.replace("rollout/", "eval/", 1),
+            unit="reward per episode",
+        )
+        for name in names
+    ]
 
 
 def held_out_measures(rows: Sequence[Row]) -> list[str]:
@@ -114,10 +131,12 @@ def heat_of(columns: Columns[Cell], *, since: int = 0) -> dict[str, Any]:
     }
 
 
-def describe() -> dict[str, Any]:
-    """The panels and heat maps as data for the page."""
+def describe(rows: Sequence[Row] = ()) -> dict[str, Any]:
+    """The panels and heat maps as data for the page; `rows` of all runs say which parts their rewards have."""
+    played = sum(panel.chapter == PANELS[0].chapter for panel in PANELS)
+    panels = [*PANELS[:played], *part_panels(rows), *PANELS[played:]]
     return {
-        "panels": [asdict(panel) for panel in PANELS],
+        "panels": [asdict(panel) for panel in panels],
         "imitation_panels": [asdict(panel) for panel in IMITATION_PANELS],
         "heats": [asdict(heat) for heat in HEATS],
         "times": TIMES,

@@ -29,8 +29,10 @@ _OF_PLAY = ("rollout/", "loss/clip", "loss/ratio", "loss/sampler")
 
 
 def without_labels(run: RunData) -> RunData:
-    """A run on preference files played nothing: what its rows say of episodes and samplers means nothing."""
-    if run.config.get("stage") != "preference":
+    """A run on files alone played nothing: what its rows say of episodes and samplers means nothing."""
+    sft, stage = run.config.get("sft"), run.config.get("stage")
+    imitates_file = stage == "imitation" and isinstance(sft, dict) and bool(sft.get("chats"))
+    if stage != "preference" and not imitates_file:
         return run
     rows = [{name: value for name, value in row.items() if not name.startswith(_OF_PLAY)} for row in run.metrics]
     return replace(run, metrics=rows)

@@ -271,7 +271,9 @@ class Trainer:
     def _prune(self) -> None:
         """Remove old checkpoints, but keep those that any of the newest ones refers to."""
         checkpoints, keep = self.run_folder.checkpoints, self.recipe.checkpoint.keep
-        compared = "kl" in self.recipe.eval.measures or self.source.held_out()  # with the first policy
+        # With the first policy; the loss of demonstrations needs no other.
+        compared = self.recipe.stage != "imitation" and self.source.held_out()
+        compared = compared or "kl" in self.recipe.eval.measures
         needed = {0} if compared else set[int]()
         for step in checkpoints.steps()[-keep:]:
             with suppress(OSError, ValueError):  # resuming skips a broken one too

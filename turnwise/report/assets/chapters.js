@@ -208,7 +208,8 @@ function curvesChapter() {
 
 // All chapters by name, in the order of the page.
 const CHAPTERS = {
-  comparison: () => (DATA.comparison ? comparisonChapter() : null),
+  comparison: () => comparisonChapter("comparison", "Comparison", DATA.comparison),
+  evaluations: () => comparisonChapter("evaluations", "Saved evaluations", DATA.evaluations),
   curves: curvesChapter,
   time: timeChapter,
   measures: measuresChapter,

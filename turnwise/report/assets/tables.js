@@ -231,12 +231,13 @@ function comparisonTable(item) {
   );
 }
 
-function comparisonChapter() {
-  const { sentences, intervals, figures, tables } = DATA.comparison;
+function comparisonChapter(id, title, content) {
+  if (!content) return null;
+  const { sentences, intervals, figures, tables } = content;
   const charts = [...intervals.map(intervalChart), ...figures.map(comparisonFigure)];
   return chapter(
-    "comparison",
-    "Comparison",
+    id,
+    title,
     null,
     sentences.map((sentence) => html("p", { class: "sentence" }, sentence)),
     charts.length ? html("div", { class: "grid three" }, charts) : null,
