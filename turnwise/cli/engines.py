@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,6 +18,7 @@ Model = Annotated[str, typer.Argument(help="nano, a folder, or a name that trans
 Precision = Annotated[Literal["fp32", "bf16"], typer.Option(help="What the model computes in.")]
 _TOKEN = "TURNWISE_ENGINE_TOKEN"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_UNREAD_SECONDS = 60
 _KEEP_ALIVE = 600
 """Seconds that an idle connection stays open: longer than a trainer learns between two steps."""
 
@@ -41,15 +43,12 @@ def serve(
 ) -> None:
     """Serve a model to trainers: engine: {kind: turnwise, urls: [http://127.0.0.1:8100]} in their recipe."""
     with one_message():
-        if find_spec("uvicorn") is None or find_spec("starlette") is None:
-            raise ValueError("serving needs packages that are missing: pip install 'turnwise[serve]'")
-        if host not in _LOOPBACK and not token:
-            raise ValueError(f"{host} can be reached from other machines; set {_TOKEN}, here and for the trainer")
+        require_serving(host, token, f"set {_TOKEN}, here and for the trainer")
         settings = parse_settings(options)
         served, about = _load(
             model, settings, root=root, context=context, memory=memory_gib, dtype=dtype, device=device, token=token
         )
-        _listen(served, about, host=host, port=port)
+        listen(served.app, about, host=host, port=port, at_end=served.shutdown)
 
 
 @app.command()
@@ -105,13 +104,23 @@ def _load(
     return Served(engine, policy.model, name=model, root=root, token=token), about
 
 
-def _listen(served: Any, about: str, *, host: str, port: int) -> None:
+def require_serving(host: str, secret: str, advice: str) -> None:
+    """ValueError unless servers are installed, and whoever can reach this one must know a secret."""
+    if find_spec("uvicorn") is None or find_spec("starlette") is None:
+        raise ValueError("serving needs packages that are missing: pip install 'turnwise[serve]'")
+    if host not in _LOOPBACK and not secret:
+        raise ValueError(f"{host} can be reached from other machines; {advice}")
+
+
+def listen(application: Any, about: str, *, host: str, port: int, at_end: Callable[[], None] = lambda: None) -> None:
     """Answer until a signal ends the process."""
     import uvicorn
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # whoever reads nothing for so long is cut off
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_SECONDS * 1000)
         try:
             listener.bind((host, port))
         except OSError as error:
@@ -120,7 +129,7 @@ def _listen(served: Any, about: str, *, host: str, port: int) -> None:
         address = f"[{host}]" if ":" in host else host
         typer.echo(f"serving {about} at http://{address}:{listener.getsockname()[1]}")
         config = uvicorn.Config(
-            served.app,
+            application,
             log_level="warning",
             access_log=False,
             lifespan="off",
@@ -131,4 +140,4 @@ def _listen(served: Any, about: str, *, host: str, port: int) -> None:
         try:
             uvicorn.Server(config).run(sockets=[listener])
         finally:
-            served.shutdown()
+            at_end()

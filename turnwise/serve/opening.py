@@ -1,0 +1,43 @@
+"""From a loaded model to a server of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from turnwise.engine.served import Served
+from turnwise.engine.torch_engine import TorchEngine
+from turnwise.policy.rendering import Renderer
+from turnwise.policy.text import TextPolicy
+from turnwise.serve.chat_model import ChatModel
+from turnwise.serve.model_server import ModelServer
+
+
+@contextmanager
+def opened(
+    policy: TextPolicy,
+    renderer: Renderer,
+    *,
+    name: str,
+    capacity: int,
+    memory_gib: float = 0.5,
+    key: str = "",
+    options: Mapping[str, Any] | None = None,
+) -> Iterator[ModelServer]:
+    """The application while the block lasts; `options` are those of the engine, such as `max_batch`."""
+    # The engine decodes in its own thread, and a tokenizer that two threads use at once may raise.
+    engine = TorchEngine(
+        policy.model,
+        tokenizer=copy.deepcopy(policy.tokenizer),
+        capacity=capacity,
+        memory_bytes=int(memory_gib * 2**30),
+        **(options or {}),
+    )
+    served = Served(engine, policy.model, name=name, token=key)
+    try:
+        lead = policy.tokenizer.encode("")
+        yield ModelServer(served, ChatModel(served.engine, renderer, lead=lead), name=name, key=key)
+    finally:
+        served.shutdown()
