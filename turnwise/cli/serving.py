@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ import typer
 
 from turnwise.cli.common import Trust, one_message, parse_settings
 from turnwise.cli.engines import listen, require_serving
+from turnwise.cli.training import key_in
 from turnwise.trust import trusting
 from turnwise.untrusted import printable
 
@@ -63,7 +63,7 @@ def chat(
     ],
     step: Step = None,
     at_address: Annotated[str | None, typer.Option("--model", help="The model to ask for at an address.")] = None,
-    api_key_env: Annotated[str, typer.Option(help="The environment variable with the key of an address.")] = KEY,
+    api_key_env: Annotated[str, typer.Option(help="The environment variable with the key of an address.")] = "",
     system: Annotated[str, typer.Option(help="The system prompt.")] = "",
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of one answer.")] = None,
@@ -80,7 +80,7 @@ def chat(
         asked = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
         sent = {key: value for key, value in asked.items() if value is not None}
         with _address(model, step=step, context=context, device=device) as (url, key):
-            key = key or os.environ.get(api_key_env, "")
+            key = key or key_in(api_key_env)
             endpoint = ChatEndpoint(url, model=at_address or "", seconds=600.0, options=sent, key=key)
             if sys.stdin.isatty():
                 typer.echo(f"{printable(endpoint.model)}: {HELP}", err=True)

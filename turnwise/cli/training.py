@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -107,24 +108,33 @@ def resume(
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run folder, a model folder or a model name.")],
+    model: Annotated[
+        str, typer.Argument(metavar="RUN|MODEL|URL", help="A run folder, a model, or the address of a chat API.")
+    ],
     changes: Changes = None,
     env: Annotated[str | None, typer.Option(help="Where to play; by default where the run was trained.")] = None,
     episodes: Annotated[int | None, typer.Option(min=1, help="Held-out tasks.")] = None,
     tries: Annotated[int | None, typer.Option(min=1, help="Tries at each task, for pass@k.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")] = None,
     show: Annotated[int, typer.Option(min=0, help="Print this many episodes, turn by turn.")] = 0,
+    at_address: Annotated[str | None, typer.Option("--model", help="The model to ask for at an address.")] = None,
+    api_key_env: Annotated[str, typer.Option(help="The environment variable with the key of an address.")] = "",
+    seconds: Annotated[float, typer.Option(min=1.0, help="Time for one request at an address.")] = 180.0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once at an address.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     trust: Trust = False,
 ) -> None:
-    """Play held-out tasks with a trained model, and print its success with 95% intervals."""
+    """Play held-out tasks with a trained model, or any behind an address, and print its success with 95% intervals."""
     with one_message(), trusting(trust), together():
         options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
         from turnwise.recipe.loading import find_model
 
-        recipe, weights = find_model(model, parse_settings([*given, *(changes or [])]))
-        if recipe.stage == "preference" and not any(each.startswith("env") for each in (*given, *(changes or []))):
+        settings, address = [*given, *(changes or [])], model.startswith(("http://", "https://"))
+        recipe, weights = (
+            (_recipe_at(model, settings), model) if address else find_model(model, parse_settings(settings))
+        )
+        if recipe.stage == "preference" and not _names_env(settings):
             raise ValueError(
                 f"{model} learned from pairs and was trained in no environment; say where to play, such as "
                 "--env chat/prompts. Its evals.jsonl has what was measured on held-out pairs"
@@ -135,7 +145,16 @@ def evaluate(
         for doubt in evaluation_doubts(recipe):
             typer.echo(f"note: {doubt}", err=True)
 
-        row = evaluate_model(recipe, weights, watch=lambda groups: _show_episodes(groups[:show], to_stderr=as_json))
+        watch = partial(_show_episodes, most=show, to_stderr=as_json)
+        if address:
+            from turnwise.chat_endpoint import ChatEndpoint
+            from turnwise.evaluate.endpoint_player import evaluate_endpoint
+
+            key = key_in(api_key_env)
+            endpoint = ChatEndpoint(model, model=at_address or "", seconds=seconds, key=key)
+            row = evaluate_endpoint(recipe, endpoint, concurrency=concurrency, watch=watch)
+        else:
+            row = evaluate_model(recipe, weights, watch=watch)
     if as_json:
         typer.echo(json.dumps(row))
         return
@@ -147,10 +166,28 @@ def evaluate(
     console().print(evaluation_table({name: row_of(row, name) for name in several} or {str(weights): row}))
 
 
-def _show_episodes(groups: list[Group], *, to_stderr: bool) -> None:
+def _names_env(settings: Sequence[str]) -> bool:
+    return any(each.startswith("env") for each in settings)
+
+
+def _recipe_at(url: str, settings: list[str]) -> Recipe:
+    """How a model behind an address plays."""
+    if not _names_env(settings):
+        raise ValueError(f"nobody knows where {url} was trained; say where to play, such as --env search/geo-2hop")
+    return _load(None, settings)
+
+
+def key_in(variable: str) -> str:
+    """The API key in an environment variable that the user has named."""
+    if variable and not os.environ.get(variable):
+        raise ValueError(f"the environment variable {variable} is not set; export it, or leave --api-key-env out")
+    return os.environ.get(variable, "")
+
+
+def _show_episodes(groups: list[Group], *, most: int, to_stderr: bool) -> None:
     from turnwise.console.samples import episode_text
 
-    for group in groups:
+    for group in groups[:most]:
         screen = Console(stderr=to_stderr)
         screen.print(episode_text(group.trajectories[0], title=f"held-out task {group.id}"), soft_wrap=True)
 
