@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.torture import actions, corruptions, injections, kills, payloads, plans, programs, terminals
+from tests.torture import actions, clients, corruptions, injections, kills, payloads, plans, programs, terminals
 from tests.torture.tally import Tally
 
 CAMPAIGNS: dict[str, tuple[Callable[..., Tally], int]] = {
@@ -23,6 +23,7 @@ CAMPAIGNS: dict[str, tuple[Callable[..., Tally], int]] = {
     "payloads": (payloads.campaign, payloads.COUNT),
     "plans": (plans.campaign, plans.COUNT),
     "terminals": (terminals.campaign, terminals.COUNT),
+    "clients": (clients.campaign, clients.COUNT),
 }
 """Each with the attempts that it makes at scale 1."""
 

@@ -112,7 +112,8 @@ def loaded(
     capacity = context or min(voice.policy.room or CONTEXT, CONTEXT)
     about = f"{called} on {voice.policy.model.device}, {capacity} tokens a conversation,"
     with opened(
-        voice.policy,
+        voice.policy.model,
+        voice.policy.tokenizer,
         voice.renderer,
         name=called,
         capacity=capacity,

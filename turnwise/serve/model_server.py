@@ -58,6 +58,11 @@ class ModelServer:
         self.metrics = ServiceMetrics()
         self._answers = 0
 
+    @property
+    def model(self) -> ChatModel:
+        """What it serves."""
+        return self._model
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         if scope["type"] != "http":

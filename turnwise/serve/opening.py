@@ -7,17 +7,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 from turnwise.engine.served import Served
 from turnwise.engine.torch_engine import TorchEngine
 from turnwise.policy.rendering import Renderer
-from turnwise.policy.text import TextPolicy
 from turnwise.serve.chat_model import ChatModel
 from turnwise.serve.model_server import ModelServer
 
 
 @contextmanager
 def opened(
-    policy: TextPolicy,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     renderer: Renderer,
     *,
     name: str,
@@ -29,15 +31,15 @@ def opened(
     """The application while the block lasts; `options` are those of the engine, such as `max_batch`."""
     # The engine decodes in its own thread, and a tokenizer that two threads use at once may raise.
     engine = TorchEngine(
-        policy.model,
-        tokenizer=copy.deepcopy(policy.tokenizer),
+        model,
+        tokenizer=copy.deepcopy(tokenizer),
         capacity=capacity,
         memory_bytes=int(memory_gib * 2**30),
         **(options or {}),
     )
-    served = Served(engine, policy.model, name=name, token=key)
+    served = Served(engine, model, name=name, token=key)
     try:
-        lead = policy.tokenizer.encode("")
+        lead = tokenizer.encode("")
         yield ModelServer(served, ChatModel(served.engine, renderer, lead=lead), name=name, key=key)
     finally:
         served.shutdown()
