@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from tests.serve.local_model import NAME, LocalModel, local_model
 from turnwise.chat_endpoint import ChatEndpoint
 from turnwise.cli import app
-from turnwise.cli.serving import loaded
+from turnwise.cli.model_serving import loaded
 from turnwise.dialects.server_thread import ServerThread
 from turnwise.recipe.loading import at_step
 from turnwise.serve.chatting import Chat

@@ -21,19 +21,26 @@ _PATH = "/v1/chat/completions"
 _GOOD, _BAD = b" 200 ", (b" 400 ", b" 404 ", b" 413 ")
 
 
-def campaign(*, count: int, seed: int) -> Tally:
-    """Send requests of every kind from several clients at once."""
+def campaign(*, count: int, seed: int, patience: float = 60.0) -> Tally:
+    """Send requests of every kind from several clients at once; after `patience` seconds nothing of them may stay."""
     tally = Tally()
     with local_model() as local:
         warm = max(1, round(count * _WARM))
         asyncio.run(_send(local, tally, Random(f"clients:{seed}"), warm))
         before = _memory()
         asyncio.run(_send(local, tally, Random(f"more clients:{seed}"), count - warm))
-        eventually(lambda: local.load()["sessions"] == 0 and local.server.metrics.open_requests == 0)
+        try:
+            eventually(lambda: _is_idle(local), seconds=patience)
+        except AssertionError:
+            tally.fail(f"{local.load()} and {local.server.metrics.open_requests} requests stayed")
         grown = _memory() - before
     if grown > _MORE_MIB:
         tally.fail(f"memory grew by {grown:.0f} MiB over {count - warm} requests")
     return tally
+
+
+def _is_idle(local: LocalModel) -> bool:
+    return local.load()["sessions"] == 0 and local.server.metrics.open_requests == 0
 
 
 async def _send(local: LocalModel, tally: Tally, rng: Random, count: int) -> None:

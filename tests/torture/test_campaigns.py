@@ -17,6 +17,7 @@ from tests.torture import __main__ as command
 from tests.torture import actions, clients, corruptions, injections, kills, payloads, programs, terminals
 from tests.torture.hostile_programs import PROGRAMS
 from tests.torture.tally import Tally, shares
+from turnwise.engine.serving import EngineServer
 from turnwise.envs import Env
 from turnwise.envs.process import EnvSource
 from turnwise.policy.rendering import Renderer
@@ -84,6 +85,12 @@ def test_good_and_bad_clients_get_what_they_ask_for_and_leave_nothing() -> None:
     tally = clients.campaign(count=100, seed=1)
     assert (tally.attempts, tally.failures) == (100, [])
     assert set(tally.outcomes) == {"answered", "streamed", "refused", "left", "talked rubbish"}
+
+
+def test_an_engine_that_keeps_what_clients_leave_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EngineServer, "close", lambda *_: None)
+    tally = clients.campaign(count=20, seed=1, patience=0.5)
+    assert any("stayed" in failure for failure in tally.failures)
 
 
 # Corruptions.

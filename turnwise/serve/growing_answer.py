@@ -17,7 +17,7 @@ _UNFINISHED = "\ufffd"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class SaidPart:
     """What has become certain with some tokens."""
 
     text: str
@@ -38,13 +38,13 @@ class GrowingAnswer:
         self._pending = renderer.opening if self._parts else ""
         self._stopped = False
 
-    def push(self, sampled: Sequence[Scored]) -> Part:
+    def push(self, sampled: Sequence[Scored]) -> SaidPart:
         """More tokens."""
         self._ids += [each.id for each in sampled]
         self._pending += self._new_text()
         certain = self._before_stops()
         text, reasoning = self._parts.push(certain) if self._parts else (certain, "")
-        return Part(text=text, reasoning=reasoning, ids=[each.id for each in sampled], logprobs=sampled)
+        return SaidPart(text=text, reasoning=reasoning, ids=[each.id for each in sampled], logprobs=sampled)
 
     def _new_text(self) -> str:
         """The text of new tokens, unless they end within a character. The token that ends a turn has none."""

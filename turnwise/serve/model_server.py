@@ -82,8 +82,9 @@ class ModelServer:
             status = status or 499
         finally:
             self.metrics.open_requests -= 1
-            known = route in (*_DIALECTS, *_FACTS, COUNT_ROUTE) or scope["path"] == _TOKENS
-            self.metrics.requests[route if known else "other", status] += 1
+            known = (*_DIALECTS, *_FACTS, COUNT_ROUTE)
+            shown = _TOKENS if scope["path"] == _TOKENS else route if route in known else "other"
+            self.metrics.requests[shown, status] += 1
             self.metrics.request_seconds.add(time.perf_counter() - began)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, route: str) -> None:
