@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from turnwise.outside import is_outside, reads
+from turnwise.outside import is_file_place, is_outside, reads
 
 SIGNATURE = "config.signature"
 """The file next to a run's config that proves who wrote it."""
@@ -52,7 +52,8 @@ def outside_names(choices: Mapping[str, Any]) -> list[str]:
     """The code outside turnwise that a recipe names; algorithm files count, because they may name more."""
     source, evaluated = choices.get("source"), choices.get("eval")
     envs = [choices.get("env"), evaluated.get("env") if isinstance(evaluated, Mapping) else None]
-    environments = [[env.get("id"), env.get("wrappers")] if isinstance(env, Mapping) else env for env in envs]
+    named_in_env = ("id", "wrappers", "rewards")
+    environments = [[env.get(key) for key in named_in_env] if isinstance(env, Mapping) else env for env in envs]
     tasks = source.get("tasks") if isinstance(source, Mapping) else None
     engine = choices.get("engine")
     kind = engine.get("kind") if isinstance(engine, Mapping) else engine
@@ -67,7 +68,7 @@ def outside_names(choices: Mapping[str, Any]) -> list[str]:
 
 def argued(arguments: Any) -> list[str]:
     """The code outside turnwise that arguments of an environment name, such as a scoring function; not addresses."""
-    return [text for text in _texts(arguments) if is_outside(text) and "/" not in text]
+    return [text for text in _texts(arguments) if is_outside(text) and ("/" not in text or is_file_place(text))]
 
 
 def commands(choices: Mapping[str, Any]) -> list[str]:

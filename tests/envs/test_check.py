@@ -136,6 +136,8 @@ FILES = {
     },
 }
 """Environments that read the user's files, and real files for them."""
+PROGRAMS = {"agent-run": {"program": "tests.gateway.raw_client:run"}}
+"""Environments that run the user's program, and a program for them."""
 
 
 @pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.id)
@@ -143,10 +145,14 @@ def test_the_doctor_finds_nothing_wrong_with_a_built_in_environment(spec):
     env_id = spec.example or spec.id
     if "{" in env_id:
         pytest.skip("a family without an example: its members come from packages of the user")
+    if env_id.startswith("openenv/"):
+        pytest.skip("needs a server; tests/envs/adapters/test_openenv.py starts one")
     files = FILES.get(env_id, {})
+    if spec.runs_program:
+        pytest.importorskip("uvicorn", reason="needs a server: pip install 'turnwise[serve]'")
     if missing := [path for path in files.values() if not path.is_file()]:
         pytest.skip(f"{missing[0].name} is not beside the repository")
-    arguments = {name: str(path) for name, path in files.items()}
+    arguments = {name: str(path) for name, path in files.items()} | PROGRAMS.get(env_id, {})
     try:
         # One seed where another package does the work: some of them take long to build an instance.
         report = check_env(env_id, kwargs=arguments, seeds=1 if spec.extra else 2, turns=6, deadline=60.0)

@@ -11,9 +11,9 @@ from turnwise.rollout import call_tree
 from turnwise.rollout.policy_agent import PolicyAgent
 
 
-def test_three_hundred_random_conversations_train_exactly_what_was_sampled():
+def test_random_conversations_train_exactly_what_was_sampled():
     defects, turns, sequences, openings = {}, 0, 0, 0
-    for seed in range(300):
+    for seed in range(120):
         played = play(seed)
         if defect := defect_of(played):
             defects[seed] = defect
@@ -21,7 +21,7 @@ def test_three_hundred_random_conversations_train_exactly_what_was_sampled():
         sequences += trained_tokens(played.trajectory)[1]
         openings += played.openings
     assert defects == {}
-    assert turns > 1000
+    assert turns > 400
     assert sequences / turns < 0.75  # most calls go on with what is there
 
 

@@ -11,18 +11,32 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.torture import actions, clients, corruptions, injections, kills, payloads, plans, programs, terminals
+from tests.torture import (
+    actions,
+    clients,
+    conversations,
+    corruptions,
+    injections,
+    kills,
+    learning,
+    payloads,
+    plans,
+    programs,
+    terminals,
+)
 from tests.torture.tally import Tally
 
 CAMPAIGNS: dict[str, tuple[Callable[..., Tally], int]] = {
     "kills": (kills.campaign, kills.COUNT),
     "corruptions": (corruptions.campaign, corruptions.COUNT),
     "injections": (injections.campaign, injections.COUNT),
+    "conversations": (conversations.campaign, conversations.COUNT),
     "actions": (actions.campaign, actions.COUNT),
     "programs": (programs.campaign, programs.COUNT),
     "payloads": (payloads.campaign, payloads.COUNT),
     "plans": (plans.campaign, plans.COUNT),
     "terminals": (terminals.campaign, terminals.COUNT),
+    "learning": (learning.campaign, learning.COUNT),
     "clients": (clients.campaign, clients.COUNT),
 }
 """Each with the attempts that it makes at scale 1."""

@@ -15,6 +15,7 @@ from turnwise.cli import (
     clusters,
     comparing,
     engines,
+    hubs,
     inspection,
     model_serving,
     report,
@@ -24,6 +25,7 @@ from turnwise.cli import (
     testing,
     tournaments,
     training,
+    watching,
 )
 from turnwise.outside import look_in
 from turnwise.ranks import is_first
@@ -67,7 +69,10 @@ COMMANDS = {
     "chat": model_serving.chat,
     "tournament": tournaments.tournament,
     "compare": comparing.compare,
+    "compare-evals": report.compare_evaluations,
     "report": report.report,
+    "watch": watching.watch,
+    "push": hubs.push,
     "reproduce": reproduction.reproduce,
     "test-agent": testing.examine,
     "envs": catalog.envs,

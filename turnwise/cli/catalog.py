@@ -70,7 +70,10 @@ def check_env_command(
     env: EnvName,
     settings: Settings = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds to play.")] = 5,
-    deadline: Annotated[float, typer.Option(min=0.01, help="Seconds that one reset or step may take.")] = 10.0,
+    deadline: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="Seconds that one reset or step may take: 10, for your own agent 60."),
+    ] = None,
     wrap: Wraps = None,
 ) -> None:
     """Check an environment; exit code 1 if it has defects."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,14 +10,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 from turnwise.cli.common import one_message, parse_settings
+from turnwise.doorkeeping import address_of, is_loopback, listen
 
 app = typer.Typer(no_args_is_help=True, help="Engines in other processes: serve a model, export one for a server.")
 
 Model = Annotated[str, typer.Argument(help="nano, a folder, or a name that transformers knows.")]
 Precision = Annotated[Literal["fp32", "bf16"], typer.Option(help="What the model computes in.")]
 _TOKEN = "TURNWISE_ENGINE_TOKEN"
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_UNREAD_SECONDS = 60
 _KEEP_ALIVE = 600
 """Seconds that an idle connection stays open: longer than a trainer learns between two steps."""
 
@@ -48,7 +46,7 @@ def serve(
         served, about = _load(
             model, settings, root=root, context=context, memory=memory_gib, dtype=dtype, device=device, token=token
         )
-        listen(served.app, about, host=host, port=port, at_end=served.shutdown)
+        answer(served.app, about, host=host, port=port, at_end=served.shutdown)
 
 
 @app.command()
@@ -108,26 +106,16 @@ def require_serving(host: str, secret: str, advice: str) -> None:
     """ValueError unless servers are installed, and whoever can reach this one must know a secret."""
     if find_spec("uvicorn") is None or find_spec("starlette") is None:
         raise ValueError("serving needs packages that are missing: pip install 'turnwise[serve]'")
-    if host not in _LOOPBACK and not secret:
+    if not is_loopback(host) and not secret:
         raise ValueError(f"{host} can be reached from other machines; {advice}")
 
 
-def listen(application: Any, about: str, *, host: str, port: int, at_end: Callable[[], None] = lambda: None) -> None:
+def answer(application: Any, about: str, *, host: str, port: int, at_end: Callable[[], None] = lambda: None) -> None:
     """Answer until a signal ends the process."""
     import uvicorn
 
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # whoever reads nothing for so long is cut off
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_SECONDS * 1000)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            raise ValueError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
-        listener.listen(2048)
-        address = f"[{host}]" if ":" in host else host
-        typer.echo(f"serving {about} at http://{address}:{listener.getsockname()[1]}")
+    with listen(host, port) as listener:
+        typer.echo(f"serving {about} at {address_of(listener, host)}")
         config = uvicorn.Config(
             application,
             log_level="warning",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from turnwise.cli.common import Trust, one_message, parse_settings
-from turnwise.cli.engines import listen, require_serving
+from turnwise.cli.engines import answer, require_serving
 from turnwise.cli.training import key_in
 from turnwise.trust import trusting
 from turnwise.untrusted import printable
@@ -54,7 +54,7 @@ def serve(
         changes = _changes(device=device, dtype=dtype)
         settings = {"name": name, "context": context, "memory_gib": memory_gib, "key": api_key}
         with loaded(model, changes, step=step, engine=parse_settings(options), **settings) as (server, about):
-            listen(server, about, host=host, port=port)
+            answer(server, about, host=host, port=port)
 
 
 def chat(

@@ -21,6 +21,8 @@ from turnwise.envs.wrappers.named import Choice, check_wrappers
 from turnwise.waiting import finish
 from turnwise.words import counted
 
+_SECONDS, _PROGRAM_SECONDS = 10.0, 60.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -67,11 +69,13 @@ def check_env(
     wrappers: Sequence[Choice] = (),
     seeds: int = 5,
     turns: int = 30,
-    deadline: float = 10.0,
+    deadline: float | None = None,
     seconds: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Diagnosis:
     """Check an environment on `seeds` seeds; no reset or step may take longer than `deadline` seconds.
+
+    Without a deadline that is 10 s; a program of the user's has 60 s, because it may import and load a lot first.
 
     `seconds` limits the check itself: a slow environment is played less, and a note says so. `progress`
     receives the name of each check before it starts.
@@ -80,10 +84,8 @@ def check_env(
         raise ValueError(f"seeds must be at least 1, got {seeds}")
     source = EnvSource(env=env, kwargs=kwargs or {}, wrappers=wrappers)
     check_wrappers(wrappers)
-    # An unknown id raises before anything is played.
-    if (spec := source.spec) is not None and spec.runs_program:
-        text = "a program of your own: nothing here can be checked before it runs"
-        return Diagnosis(env=source.name, findings=[Finding(check="program", verdict="note", text=text)])
+    spec = source.spec  # an unknown id raises before anything is played
+    deadline = deadline or (_PROGRAM_SECONDS if spec is not None and spec.runs_program else _SECONDS)
     with check_probes.keep_global_generators():
         return finish(_examine(source, seeds, turns, deadline, seconds, progress))
 

@@ -15,13 +15,14 @@ from typing import Any, get_origin
 
 from turnwise.envs.base import Env
 from turnwise.envs.foreign import adapted
+from turnwise.envs.places import require_place
 from turnwise.outside import NotImportedError, is_file_place, is_outside, load
 
 ENTRY_POINT_GROUP = "turnwise.envs"
 """Installed packages declare `name = "module"` here; importing the module registers its environments."""
 
 _PACKAGES = "games cards duels search tasks chat ltc classify feelings plans terminals memory adapters"
-_BUILT_IN = tuple(f"turnwise.envs.{package}" for package in _PACKAGES.split())
+_BUILT_IN = (*(f"turnwise.envs.{package}" for package in _PACKAGES.split()), "turnwise.gateway")
 _FIELD = re.compile(r"\{(\w+)(:int)?\}")
 _ID, _PLACE = re.compile(r"\S+"), re.compile(r"[\w.]+:\w+")
 _AGENT_RUN = "turnwise.gateway.agent_run:AgentRun"
@@ -254,6 +255,8 @@ def _unregistered(place: str) -> EnvSpec:
     except NotImportedError:
         pass  # reported when it is built
     except (ModuleNotFoundError, AttributeError) as error:
+        if is_file_place(place):
+            require_place(place)  # the file or the name may be missing
         raise ValueError(f"cannot import {place}: {error}; run this in the folder that contains the module") from error
     return spec
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar, cast
 
@@ -82,7 +82,8 @@ class AgentRun(Env):
         """Answer the open call; the next call is the observation, the end of the program the end of the episode."""
         if self._session is None or self._call is None:
             raise ValueError("no call is open; call reset() first")
-        answered = self._call.answered or answer_of(action, self._call.asked)
+        text = action.encode("utf-8", "replace").decode("utf-8")  # half of a surrogate pair cannot be sent
+        answered = self._call.answered or answer_of(text, self._call.asked)
         following = self._session.next()
         self._session.answer(answered)
         return _in_loop(self._follow(following, valid=answered.finish != "length"))
@@ -91,6 +92,10 @@ class AgentRun(Env):
         """A word of what the program says to the model."""
         words = "" if self._call is None else observation_of(self._call.asked)
         return self.rng.choice(words.split() or ["yes"])
+
+    def get_state(self) -> Mapping[str, Any]:
+        """A program that runs cannot be copied."""
+        raise NotImplementedError("a program that runs cannot be copied")
 
     def close(self) -> None:
         """Stop the program and refuse its calls."""
@@ -142,7 +147,7 @@ class AgentRun(Env):
             said = describe(ended.error)
             return f"crashed: {said}", self._crash_reward, True, False, {**info, "success": False, "crash": said}
         outcome = ProgramOutcome.of(ended.value)
-        info |= {} if outcome.success is None else {"success": bool(outcome.success)}
+        info |= {} if outcome.success is None else {"success": outcome.success}
         info |= {} if outcome.parts is None else {"reward_parts": dict(outcome.parts)}
         return f"reward {outcome.reward:g}", outcome.reward, True, False, info
 

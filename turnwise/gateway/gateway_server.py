@@ -65,12 +65,12 @@ class Gateway:
         try:
             body = await read_body(receive)
             if scope["method"] in ("GET", "HEAD"):
-                return await send_json(send, 200, _offer(path))
+                return await send_json(send, 200, _offer(scope["method"], path))
             session, headers = self._session(scope)
             if path == COUNT_ROUTE:
                 return await send_json(send, 200, {"input_tokens": len(body) // _CHARACTERS_PER_TOKEN})
             if dialect is None:
-                raise RefusedError(404, f"there is no {scope['method']} {path}; post to {', '.join(CHAT_DIALECTS)}")
+                raise _nothing_at(scope["method"], path)
             await self._answer(dialect, session, headers, body, send)
         except RefusedError as refusal:
             await send_json(send, refusal.status, speaks.problem(refusal.status, str(refusal)))
@@ -109,10 +109,18 @@ def gateway() -> Gateway:
     return Gateway()
 
 
-def _offer(path: str) -> dict[str, Any]:
+def _offer(method: str, path: str) -> dict[str, Any]:
     """What is told to those who look around."""
     model = model_entry(MODEL)
-    return model if path.startswith("/v1/models/") else {"object": "list", "data": [model], "has_more": False}
+    if path.startswith("/v1/models/"):
+        return model
+    if path not in ("/v1", "/v1/models"):
+        raise _nothing_at(method, path)
+    return {"object": "list", "data": [model], "has_more": False}
+
+
+def _nothing_at(method: str, path: str) -> RefusedError:
+    return RefusedError(404, f"there is no {method} {path[:200]}; post to {', '.join(CHAT_DIALECTS)}")
 
 
 def _one_answer(asked: Asked) -> Asked:

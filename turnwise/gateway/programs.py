@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
+from numbers import Real
 from typing import Any, BinaryIO
 
 from turnwise.envs.faults import EpisodeError
@@ -80,6 +81,7 @@ class RunningCommand:
     def __init__(self, command: str | Sequence[str], task: Any, address: Address, tell: Tell) -> None:
         words = shlex.split(command) if isinstance(command, str) else list(command)
         self._name, self._tell = shlex.join(words), tell
+        self._lock, self._reaped = threading.Lock(), False
         self._output, self._errors = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 (closed in _run)
         try:
             # Its own session, so that `stop` reaches what it has started too.
@@ -97,11 +99,17 @@ class RunningCommand:
 
     def stop(self) -> None:
         """Kill it and what it has started, without waiting."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        with self._lock, suppress(ProcessLookupError, PermissionError):
+            if not self._reaped:
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _run(self) -> None:
+        if hasattr(os, "waitid"):  # until it is reaped, nobody else can get its number
+            os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
+            self.stop()  # what it has left behind
         status = self._process.wait()
+        with self._lock:
+            self._reaped = True
         with self._output, self._errors:
             printed, complaints = _tail(self._output), _tail(self._errors)
         if status != 0:
@@ -150,11 +158,12 @@ class ProgramOutcome:
     @classmethod
     def of(cls, value: Any) -> ProgramOutcome:
         """From a number, or a mapping with `reward` and maybe `success` and `parts`; EpisodeError for anything else."""
-        if isinstance(value, Mapping) and isinstance(value.get("reward"), int | float):
-            parts = value.get("parts")
-            return cls(reward=value["reward"], success=value.get("success"), parts=parts)
-        if isinstance(value, int | float):
-            return cls(reward=float(value))
+        row = value if isinstance(value, Mapping) else {"reward": value}
+        reward, success, parts = row.get("reward"), row.get("success"), row.get("parts")
+        named = parts is None or (isinstance(parts, Mapping) and all(isinstance(each, Real) for each in parts.values()))
+        if isinstance(reward, Real) and named and isinstance(success, bool | int | None):
+            parts = None if parts is None else {str(name): float(each) for name, each in parts.items()}
+            return cls(reward=float(reward), success=None if success is None else bool(success), parts=parts)
         raise EpisodeError(
             f"the program ended with {_short(value)}; return the reward as a number, or "
             '{"reward": 1.0, "success": True, "parts": {"format": 0.2}}'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import secrets
 import time
 from collections.abc import Mapping
@@ -31,6 +30,7 @@ from turnwise.dialects.asgi import (
 )
 from turnwise.dialects.dialect import Asked, Dialect
 from turnwise.dialects.openai_completions import openai_completions
+from turnwise.doorkeeping import is_token, names_loopback
 from turnwise.engine.served import Served
 from turnwise.envs.faults import describe
 from turnwise.serve.answering import Answering
@@ -40,7 +40,6 @@ from turnwise.serve.service_metrics import TEXT, ServiceMetrics
 _DIALECTS: dict[str, Dialect] = {**CHAT_DIALECTS, openai_completions.path: openai_completions}
 _TOKENS = "/inference/v1/generate"
 _FACTS = ("/v1/models", "/v1/health", "/v1/metrics")
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _MOST_OPEN = 1024
 """Answers that may be asked for at once."""
 _LONG_BODY = 100_000
@@ -168,10 +167,10 @@ class ModelServer:
 
     def _require_access(self, headers: Mapping[str, str]) -> None:
         if self._key:
-            if not hmac.compare_digest(key_of(headers).encode(), self._key.encode()):
+            if not is_token(key_of(headers), self._key):
                 raise RefusedError(401, "the API key is missing or wrong; send the server's", "invalid_api_key")
             return
         if "origin" in headers:
             raise RefusedError(403, "a server without an API key answers no web pages")
-        if headers.get("host", "").rpartition(":")[0] not in _LOOPBACK:
+        if not names_loopback(headers.get("host", "")):
             raise RefusedError(403, "a server without an API key answers this machine only")

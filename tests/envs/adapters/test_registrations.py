@@ -16,6 +16,7 @@ PACKAGES = {
     "minigrid/{name}": "minigrid",
     "gem/{name}": "gem",
     "verifiers/{name}": "verifiers",
+    "openenv/{address}": "websockets",
 }
 
 

@@ -63,4 +63,11 @@ SPECS: tuple[EnvSpec, ...] = (
         extra="verifiers",
         example="verifiers/gsm8k-v1",
     ),
+    EnvSpec(
+        id="openenv/{address}",
+        entry_point="turnwise.envs.adapters.openenv:OpenEnv",
+        summary="The environment of a running OpenEnv server, by WebSocket; secure=true for wss.",
+        extra="openenv",
+        example="openenv/127.0.0.1:8000",
+    ),
 )

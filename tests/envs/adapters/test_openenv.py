@@ -1,0 +1,119 @@
+import asyncio
+import subprocess
+import sys
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from turnwise.envs import make
+from turnwise.envs.check import check_env
+from turnwise.envs.faults import EpisodeError
+
+pytest.importorskip("websockets", reason="needs turnwise[openenv]")
+
+needs_openenv = pytest.mark.skipif(find_spec("openenv") is None, reason="needs a real server: pip install openenv")
+SERVER = Path(__file__).parent / "openenv_server.py"
+
+
+@contextmanager
+def served(kind):
+    process = subprocess.Popen(
+        [sys.executable, str(SERVER), kind], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        address = process.stdout.readline().strip()
+        assert address, "the server did not start"
+        yield address
+    finally:
+        process.stdin.close()
+        process.stdout.close()
+        try:
+            process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def echo():
+    with served("echo") as address:
+        yield address
+
+
+def play(env, *actions, **start):
+    """The first observation and the answers to the actions."""
+
+    async def main():
+        try:
+            first, _ = await env.reset(**start)
+            return [first, *[await env.step(action) for action in actions]]
+        finally:
+            await env.close()
+
+    return asyncio.run(main())
+
+
+@needs_openenv
+def test_reset_and_step_over_a_websocket(echo):
+    env = make(f"openenv/{echo}")
+    first, second, third = play(env, "200", "302", seed=103)
+    assert first == "say 203 backwards"
+    assert second == ("you said 200", 0.0, False, False, {"valid": True})
+    assert third == ("you said 302", 1.0, True, False, {"valid": True})
+    assert play(env, task={"number": 7})[0] == "say 7 backwards"
+
+
+@needs_openenv
+def test_the_doctor_finds_the_server_fit(echo):
+    report = check_env(f"openenv/{echo}", seeds=1, turns=4, deadline=60.0)
+    assert report.ok, report.findings
+
+
+@needs_openenv
+def test_what_breaks_at_the_server_ends_the_episode_with_its_words(echo):
+    with pytest.raises(EpisodeError, match="says EXECUTION_ERROR: out of paper"):
+        play(make(f"openenv/{echo}"), "crash", seed=0)
+
+
+@needs_openenv
+def test_an_action_of_several_fields_is_json_and_a_wrong_one_changes_nothing():
+    with served("move") as address:
+        env = make(f"openenv/{address}")
+        _, words, wrong, right = play(
+            env, "go north", '{"steps": "many"}', '{"direction": "north", "steps": 2}', seed=0
+        )
+    assert words[0] == "invalid action : write a JSON object with direction (string), steps (integer)"
+    assert (wrong[0].startswith("invalid action : "), wrong[4]) == (True, {"valid": False})
+    assert right[:3] == ("you said north 2", 1.0, True)
+
+
+@needs_openenv
+def test_a_server_that_is_full_names_both_ways_out():
+    async def main(address):
+        first, second = make(f"openenv/{address}"), make(f"openenv/{address}")
+        try:
+            await first.reset(seed=0)
+            await second.reset(seed=0)
+        finally:
+            await first.close()
+            await second.close()
+
+    with (
+        served("one") as address,
+        pytest.raises(EpisodeError, match="max_concurrent_envs or lower rollout.concurrency"),
+    ):
+        asyncio.run(main(address))
+
+
+def test_no_server_is_one_clear_message():
+    with pytest.raises(EpisodeError, match=r"the OpenEnv server at 127\.0\.0\.1:9 does not answer"):
+        play(make("openenv/127.0.0.1:9"), seed=0)
+
+
+def test_a_task_that_is_no_mapping_is_refused():
+    with pytest.raises(ValueError, match="a task is what reset"):
+        play(make("openenv/127.0.0.1:9"), task=3)
