@@ -43,7 +43,9 @@ def test_the_calls_of_an_agent_are_the_turns_of_its_trajectory(trained):
     rows = read_journal(trained / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2]
     assert all(row["rollout/faults"] == 0 for row in rows if "rollout/faults" in row)
-    trajectories = [one for group in read_groups(trained / "rollouts/step_000002.jsonl.zst") for one in group.trajectories]
+    trajectories = [
+        one for group in read_groups(trained / "rollouts/step_000002.jsonl.zst") for one in group.trajectories
+    ]
     assert len(trajectories) == 8
     for trajectory in trajectories:
         assert [turn.call["number"] for turn in trajectory.turns if turn.call] == list(range(len(trajectory.turns)))

@@ -83,7 +83,9 @@ def test_what_breaks_at_the_server_ends_the_episode_with_its_words(echo):
 def test_an_action_of_several_fields_is_json_and_a_wrong_one_changes_nothing():
     with served("move") as address:
         env = make(f"openenv/{address}")
-        _, words, wrong, right = play(env, "go north", '{"steps": "many"}', '{"direction": "north", "steps": 2}', seed=0)
+        _, words, wrong, right = play(
+            env, "go north", '{"steps": "many"}', '{"direction": "north", "steps": 2}', seed=0
+        )
     assert words[0] == "invalid action : write a JSON object with direction (string), steps (integer)"
     assert (wrong[0].startswith("invalid action : "), wrong[4]) == (True, {"valid": False})
     assert right[:3] == ("you said north 2", 1.0, True)
@@ -100,7 +102,10 @@ def test_a_server_that_is_full_names_both_ways_out():
             await first.close()
             await second.close()
 
-    with served("one") as address, pytest.raises(EpisodeError, match="max_concurrent_envs or lower rollout.concurrency"):
+    with (
+        served("one") as address,
+        pytest.raises(EpisodeError, match=r"max_concurrent_envs or lower rollout\.concurrency"),
+    ):
         asyncio.run(main(address))
 
 
