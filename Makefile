@@ -4,18 +4,18 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-EXTRAS := dev,search,worlds,mcp,lora,smollm2,serve,ray
+EXTRAS := dev,docs,search,worlds,mcp,lora,smollm2,serve,ray
 # One thread per test worker: small tensors gain nothing from more, and two workers would fight over the cores.
 WORKERS ?= 2
 
-.PHONY: train test torture lint bench clean
+.PHONY: train test torture lint bench docs clean
 
 # Each training gets its own folder, so that nothing is ever overwritten.
 train: $(READY)
 	$(BIN)/turnwise train recipes/search-nano.yaml --output runs/search-nano-$$(date +%Y%m%d-%H%M%S)
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Takes an hour or two; `make torture SCALE=0.1` a tenth of it.
 SCALE ?= 1.0
@@ -32,8 +32,14 @@ bench: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ops.py
 	$(BIN)/python benchmarks/envs.py
 
+# The site works without a server and without a network: open site/index.html.
+docs: $(READY)
+	$(BIN)/python docs/claims_page.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html in a browser"
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build site *.egg-info .pytest_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

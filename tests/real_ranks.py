@@ -1,6 +1,7 @@
 """Real ranks for tests: processes that are told what torchrun tells them, forked from one that has imported torch.
 
-    python -m tests.real_ranks FOLDER 10        every preset on 1, 2 and 3 ranks, ten steps
+    python -m tests.real_ranks FOLDER 10            every preset on 1, 2 and 3 ranks, ten steps
+    python -m tests.real_ranks FOLDER 1 --few       enough presets for every kind of part, on the runs in `FEW_RUNS`
 
 Only importing is shared: the ranks meet over sockets, as torchrun's do.
 """
@@ -9,10 +10,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,15 +23,32 @@ from safetensors.torch import save_file
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from tests.learn.small_learners import drift, judged, make_groups, policy_for, weights
-from turnwise.algorithm import PRESETS, preset
+from turnwise.algorithm import PRESETS, Algorithm, preset
 from turnwise.learn.learner import Learner
 from turnwise.recipe.schema import Train
 from turnwise.torch_ranks import join
 
 RUNS = ("1-replicas", "2-replicas", "3-replicas", "2-sharded", "3-sharded")
+FEW_RUNS = ("1-replicas", "2-replicas", "3-sharded")
+"""Both ways to share the work, and an even and an uneven number of ranks."""
 SETTINGS = Train(learning_rate=1e-4, critic_learning_rate=1e-4, micro_tokens=150)
 LONGER = {"st-ppo": 10, "grpo": 10}
 """Steps of the presets whose weights are compared; the others take as many as the command says."""
+
+
+def few_presets() -> list[str]:
+    """So many that each kind of part is in one of them, chosen greedily."""
+    kinds = {name: _kinds(preset(name)) for name in PRESETS}
+    chosen = list(LONGER)
+    while missing := set().union(*kinds.values()).difference(*(kinds[name] for name in chosen)):
+        chosen.append(max(kinds, key=lambda name: len(kinds[name] & missing)))
+    return chosen
+
+
+def _kinds(row: Algorithm) -> set[str]:
+    """Such as "ratio: turn" and "critic: token"."""
+    columns = row.model_dump().items()
+    return {f"{key}: {kind}" for key, value in columns for kind in re.findall(r"'(?:kind|level)': '(.+?)'", str(value))}
 
 
 def start(size: int, work: Callable[[], object], log: Path | None = None) -> list[int]:
@@ -77,12 +96,12 @@ def finish(processes: list[int]) -> list[int]:
     return [codes[process] for process in processes]
 
 
-def learn(folder: Path, steps: int, run: str) -> None:
+def learn(folder: Path, steps: int, presets: Iterable[str], run: str) -> None:
     """Presets learn from groups of uneven lengths; rank 0 writes the numbers of every step and the last weights."""
     settings = SETTINGS.model_copy(update={"ranks": run.partition("-")[2]})
     ranks, groups = join(), judged(drift(make_groups(tasks=5, size=3), by=0.3))
     rows: dict[str, list[dict[str, float]]] = {}
-    for name in PRESETS:
+    for name in presets:
         learner = Learner(policy_for(preset(name)), preset(name), settings, seed=0, ranks=ranks)
         rows[name] = []
         for step in range(1, max(steps, LONGER.get(name, 0)) + 1):
@@ -99,7 +118,8 @@ def learn(folder: Path, steps: int, run: str) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     folder, steps = Path(sys.argv[1]), int(sys.argv[2])
-    codes = [finish(start(int(run[0]), partial(learn, folder, steps, run))) for run in RUNS]
+    runs, presets = (FEW_RUNS, few_presets()) if "--few" in sys.argv else (RUNS, list(PRESETS))
+    codes = [finish(start(int(run[0]), partial(learn, folder, steps, presets, run))) for run in runs]
     print(json.dumps(codes))
 
 

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -56,12 +57,23 @@ def test_the_loop_in_one_file_stays_small() -> None:
     assert len(LOOP.read_text().splitlines()) < 250
 
 
-@pytest.mark.parametrize("algorithm", ["st-ppo", DEFAULT_ALGORITHM, "so-grpo", "dapo"])
-def test_the_loop_in_one_file_runs_with_critics_references_groups_and_filters(algorithm: str) -> None:
+def test_the_loop_in_one_file_runs_by_itself() -> None:
     pytest.importorskip("tantivy", reason="needs turnwise[search]")
-    sizes = ("--steps", "2", "--episodes", "32", "--held-out", "8")
-    command = [sys.executable, str(LOOP), "--algorithm", algorithm, *sizes]
+    command = [sys.executable, str(LOOP), "--steps", "2", "--episodes", "16", "--held-out", "4"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\nstep ") == 2
     assert "after:  held-out success" in done.stdout
+
+
+@pytest.mark.parametrize("algorithm", [DEFAULT_ALGORITHM, "so-grpo", "dapo"])
+def test_the_loop_in_one_file_runs_with_critics_references_groups_and_filters(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("tantivy", reason="needs turnwise[search]")
+    sizes = ["--steps", "1", "--episodes", "32", "--held-out", "4"]
+    monkeypatch.setattr(sys, "argv", [str(LOOP), "--algorithm", algorithm, *sizes])
+    run_path(str(LOOP), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert printed.count("\nstep ") == 1
+    assert "after:  held-out success" in printed

@@ -86,8 +86,8 @@ def load(place: str) -> Any:
 
 
 def find_file(name: str) -> Path | None:
-    """A file of Python: where the program runs, or in a folder of `look_in`."""
-    places = [Path(name).expanduser(), *(Path(folder) / name for folder in _folders)]
+    """A file of Python: where the program runs, in a folder of `look_in`, or on the path that another process gave."""
+    places = [Path(name).expanduser(), *(Path(folder) / name for folder in dict.fromkeys((*_folders, *sys.path)))]
     return next((place.resolve() for place in places if place.is_file()), None)
 
 

@@ -52,7 +52,8 @@ def outside_names(choices: Mapping[str, Any]) -> list[str]:
     """The code outside turnwise that a recipe names; algorithm files count, because they may name more."""
     source, evaluated = choices.get("source"), choices.get("eval")
     envs = [choices.get("env"), evaluated.get("env") if isinstance(evaluated, Mapping) else None]
-    environments = [[env.get("id"), env.get("wrappers")] if isinstance(env, Mapping) else env for env in envs]
+    named_in_env = ("id", "wrappers", "rewards")
+    environments = [[env.get(key) for key in named_in_env] if isinstance(env, Mapping) else env for env in envs]
     tasks = source.get("tasks") if isinstance(source, Mapping) else None
     engine = choices.get("engine")
     kind = engine.get("kind") if isinstance(engine, Mapping) else engine

@@ -34,6 +34,12 @@ POLICY = "policy"
 """The name of a recipe's only policy."""
 ANY_EXPERT = -1
 """In place of a recorded expert: the router chooses."""
+ENV = "env"
+"""Where a judge pays: what the environment itself paid, kept beside the parts of a turn's reward and none of them."""
+ENVIRONMENT = "environment"
+"""The part of a reward that is the environment's own, where others are added."""
+JUDGE = "judge"
+"""The part of a reward that a judge gives."""
 CUTS = (StopReason.MAX_TURNS, StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL)
 """Endings by our limits, not by the environment."""
 
@@ -70,8 +76,9 @@ class Turn:
     observation: str = ""
     """The text that this turn answers."""
     call: Mapping[str, Any] | None = None
-    """If a user's program asked: the number of its call, the earlier call whose answer it follows, the new messages in
-    their roles and, at the beginning of a conversation, its tools. Numbers tell the order in which turns were made."""
+    """If a user's program asked, or the template shows an environment's tools: the number of the call, the earlier call
+    whose answer it follows, the new messages in their roles and, at the beginning of a conversation, its tools. Numbers
+    tell the order in which turns were made."""
     action: str = ""
     """The text of the turn itself."""
     valid: bool = True
@@ -134,6 +141,18 @@ class Trajectory:
         return sum(turn.reward for turn in self.turns)
 
     @property
+    def reward_parts(self) -> dict[str, float]:
+        """The named parts of its reward, summed over its turns; nothing if no turn has any."""
+        sums: dict[str, float] = {}
+        parted = any(turn.reward_parts for turn in self.turns)
+        for turn in self.turns if parted else ():
+            own = {ENVIRONMENT: turn.reward} if turn.reward else {}
+            for name, part in (turn.reward_parts or own).items():
+                if name != ENV:
+                    sums[name] = sums.get(name, 0.0) + part
+        return sums
+
+    @property
     def last_pay(self) -> float:
         """What the end of a game paid this seat, also one that never acted and has no turn with a reward."""
         paid = self.info.get("rewards")
@@ -182,3 +201,12 @@ def mean_scores(trajectories: Iterable[Trajectory]) -> dict[str, float]:
         for name, value in trajectory.scores.items():
             values.setdefault(name, []).append(value)
     return {name: fmean(each) for name, each in values.items()}
+
+
+def mean_reward_parts(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The mean of every part of the reward over all of them: an episode without it counts as 0, so that they add up."""
+    sums: dict[str, float] = {}
+    for trajectory in trajectories:
+        for name, part in trajectory.reward_parts.items():
+            sums[name] = sums.get(name, 0.0) + part
+    return {name: total / len(trajectories) for name, total in sums.items()}

@@ -82,6 +82,7 @@ def play(troupe: Troupe, specs: list[EpisodeSpec] = SPECS) -> list[list[Trajecto
         return finish(run())
     finally:
         troupe.close()
+        assert not asyncio.all_tasks(troupe._loop), "work that was left half done"
 
 
 def test_every_spec_is_played_once_and_no_player_has_more_than_its_share():

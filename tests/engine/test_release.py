@@ -1,11 +1,15 @@
 """An engine that gives its memory to the learner while no session is open."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
 from tests.engine.conversations import play, whole
 from tests.engine.shapes import small_model
 from turnwise.engine.contract import SamplingParams
+from turnwise.engine.serving import EngineServer
 from turnwise.engine.torch_engine import TorchEngine
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))]
@@ -46,3 +50,15 @@ def test_memory_is_kept_unless_it_is_asked_for() -> None:
     engine.run([("only", [1, 2], PARAMS)])
     engine.close("only")
     assert engine._backend.cache.keys
+
+
+def test_a_server_that_was_shut_down_does_not_wait_for_the_garbage_collector() -> None:
+    gc.disable()  # it runs seldom, and every engine that waits for it holds a model
+    try:
+        server = EngineServer(TorchEngine(small_model("llama"), capacity=120, memory_bytes=2**24))
+        left = weakref.ref(server)
+        server.shutdown()
+        del server
+        assert left() is None
+    finally:
+        gc.enable()

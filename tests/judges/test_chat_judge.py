@@ -6,13 +6,16 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.train.small_runs import run, small_recipe
 from turnwise import chat_endpoint
-from turnwise.judges.chat_judge import ChatJudge
+from turnwise.judges.chat_judge import ChatJudge, ChatScoreJudge
 from turnwise.judges.judge import judge_matrices
+from turnwise.runs.reading import read_whole_run
 from turnwise.types import StopReason, Trajectory, Turn
 
 Reply = Callable[[dict[str, Any]], str | int | bytes]
@@ -181,3 +184,61 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], message: 
 def test_a_reply_that_names_both_letters_is_no_verdict(serve: Callable[[Reply], Endpoint]) -> None:
     endpoint = serve(lambda body: "A close call, but B")
     assert ChatJudge(url=endpoint.url, model="m").prefer(None, said("x"), said("y")) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("reply", "score"),
+    [
+        ("7", 0.7),
+        ("7/10", 0.7),
+        ("I would say 7 out of 10.", 0.7),
+        ("Grade: 8.5", 0.85),
+        ("10", 1.0),
+        ("0", 0.0),
+        ("11", 0.0),
+        ("between 3 and 5", 0.0),
+        ("GPT4 likes it", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_a_grade_is_read_as_a_score_and_anything_else_is_none(
+    serve: Callable[[Reply], Endpoint], reply: str, score: float
+) -> None:
+    endpoint = serve(lambda body: reply)
+    judge = ChatScoreJudge(url=endpoint.url, model="m")
+    assert judge.score([said("x")], per="episode") == [[pytest.approx(score)]]
+    assert "question 0" in endpoint.requests[0]["messages"][0]["content"]
+
+
+def test_episodes_and_turns_are_graded_in_order_and_equal_ones_once(serve: Callable[[Reply], Endpoint]) -> None:
+    endpoint = serve(lambda body: str(body["messages"][0]["content"].count("good")))
+    judge = ChatScoreJudge(url=endpoint.url, model="m", best=4, prompt="{task} {answer}")
+    answers = [said("good", "good good"), said("bad"), said("good", "good good")]
+    assert judge.score(answers, per="episode") == [[0.75], [0.0], [0.75]]
+    assert judge.score(answers[:1], per="turn") == [[0.25, 0.75]]
+    assert len(endpoint.requests) <= 4
+    assert judge.prefer(None, answers[0], answers[1]) > 0.5
+
+
+def test_a_model_that_gives_no_grades_is_given_up_with_the_fix(serve: Callable[[Reply], Endpoint]) -> None:
+    judge = ChatScoreJudge(url=serve(lambda body: "fine").url, model="m", concurrency=1)
+    with pytest.raises(ValueError, match="judge: m gives no grade from 0 to 10, it says 'fine'; ask for one number in"):
+        judge.score([said(str(place)) for place in range(8)], per="episode")
+
+
+def test_one_line_of_a_recipe_pays_episodes_by_a_chat_model(serve: Callable[[Reply], Endpoint], tmp_path: Path) -> None:
+    endpoint = serve(lambda body: "3")
+    judge = {"kind": "chat-score", "gives": "reward", "url": endpoint.url, "model": "m"}
+    run(tmp_path / "run", {"judge": judge, "train": {"steps": 1}, "eval": {"episodes": 2}})
+    data = read_whole_run(tmp_path / "run")
+    assert data.metrics[0]["rollout/reward"] == pytest.approx(0.3)
+    assert "rollout/env_reward" in data.metrics[0]
+    assert data.evals[-1]["eval/reward"] == pytest.approx(0.3)
+
+
+def test_a_judge_that_only_compares_is_refused_where_there_is_nothing_to_compare() -> None:
+    judge = {"kind": "chat", "gives": "reward", "url": "http://127.0.0.1:1/v1", "model": "m"}
+    with pytest.raises(ValueError, match=r"judge=chat only compares answers, and ppo makes one try .*chat-score"):
+        small_recipe({"algorithm": "ppo", "judge": judge})
+    small_recipe({"algorithm": "grpo", "judge": judge})
+    small_recipe({"algorithm": "ppo", "judge": {**judge, "gives": "wins"}})

@@ -21,18 +21,23 @@ _TEXTS = ["the capital of the country where the river lies is the city of the us
 @cache
 def chat_tokenizer(kind):
     """A byte-level BPE of about 320 tokens with the template `kind`."""
+    return train_tokenizer(special=_SPECIAL[kind], words=_WORDS.get(kind, []), end=_END[kind], template=TEMPLATES[kind])
+
+
+def train_tokenizer(*, special, words, end, template):
+    """One with these special tokens and these whole words."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=320,
-        special_tokens=_SPECIAL[kind],
+        special_tokens=special,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     core.train_from_iterator(_TEXTS, trainer)
-    core.add_tokens([AddedToken(word, normalized=False, special=False) for word in _WORDS.get(kind, [])])
-    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token=_END[kind], chat_template=TEMPLATES[kind])
+    core.add_tokens([AddedToken(word, normalized=False, special=False) for word in words])
+    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token=end, chat_template=template)
 
 
 def by_letters(tokenizer, text):

@@ -223,3 +223,23 @@ def _copy_tokenizer(path: Path, step: int) -> None:
     checkpoint = path / "checkpoints" / f"step_{step:06d}"
     checkpoint.mkdir(parents=True, exist_ok=True)
     shutil.copy(NANO / "tokenizer.json", checkpoint / "tokenizer.json")
+
+
+def write_long_run(path: Path, *, steps: int, algorithm: str = "st-ppo") -> Path:
+    """A run of very many steps, written at once: its rows repeat after some hundred steps."""
+    folder = RunFolder.create(path, _config(path.name, algorithm, 0, steps, {}), {**META, **_started()})
+    draw, period = Random(algorithm), min(steps, 300)
+    extra = {f"rollout/score_{place}": place / 40 for place in range(35)}  # as many metrics as a real run has
+    metrics = [json.dumps({**_metrics(step, 0.0, draw), **extra, "step": 0})[:-1] for step in range(1, period + 1)]
+    readings = [json.dumps(_reading(turn, 5, 0.0, draw))[1:] for turn in range(8) for _ in range(20)]
+    metrics_rows = [f'{metrics[step % period]}, "step": {step}}}\n' for step in range(1, steps + 1)]
+    turns_rows = [
+        f'{{"step": {step}, "turn": {turn}, {readings[(step + turn) % len(readings)]}\n'
+        for step in range(1, steps + 1)
+        for turn in range(8)
+    ]
+    folder.metrics.path.write_text("".join(metrics_rows))
+    folder.turns.path.write_text("".join(turns_rows))
+    evaluations = [_evaluation(step, 0.0, draw) for step in range(10, steps + 1, 10)]
+    folder.evals.path.write_text("".join(json.dumps(row) + "\n" for row in evaluations))
+    return path

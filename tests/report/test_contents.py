@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from tests.report.page_data import data_of
 from tests.report.runs import write_run
 from turnwise.cli.report import report
 from turnwise.evaluate.comparison import compare_folders
+from turnwise.evaluate.saved import SavedEvaluation, save_evaluation
 from turnwise.report import find_onset, write_report
 from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.panels import HEATS, MOST_POINTS, PANELS, curves, heat_maps
+from turnwise.report.parts import without_labels
 from turnwise.report.summary import summarize_run
 from turnwise.runs.reading import read_run
 
@@ -186,7 +189,42 @@ def test_the_command_writes_the_report_and_says_where(tmp_path: Path) -> None:
     assert data_of(tmp_path / "new" / "page.html")["runs"][0]["name"] == "run"
 
 
-@pytest.mark.parametrize("arguments", [["nowhere"], ["run", "--comparison", "nowhere.json"]])
+def test_saved_evaluations_join_the_report_and_are_compared_with_the_first(tmp_path: Path) -> None:
+    def save(path: Path, label: str, solved: int) -> None:
+        lists = [{"success": [float(seed < solved)], "reward": [0.0], "turns": [1]} for seed in range(8)]
+        tasks = [{"task": f"seed {seed}", "seat": "agent", "faults": 0, **each} for seed, each in enumerate(lists)]
+        metrics = {"eval/success": solved / 8}
+        parts = {"command": [], "time": "", "turnwise": "", "env": {"id": "e"}, "settings": {}, "metrics": metrics}
+        save_evaluation(path, SavedEvaluation(label=label, tasks=tasks, **parts))
+
+    run = write_run(tmp_path / "run", steps=12)
+    save(run / "evals/after.json", "after", 6)
+    save(tmp_path / "before.json", "before", 2)
+    app = typer.Typer()
+    app.command()(report)
+    page = tmp_path / "page.html"
+    result = CliRunner().invoke(app, [str(run), "--eval", str(tmp_path / "before.json"), "--output", str(page)])
+    assert result.exit_code == 0, result.output
+    shown = data_of(page)["evaluations"]
+    assert [row["name"] for row in shown["intervals"][0]["rows"]] == ["before", "after"]
+    (differs,) = shown["tables"][1]["rows"]
+    assert differs[0] == "after"
+    assert differs[1].startswith("+0.500 [")
+    assert differs[3:] == [4, 0, 8]
+
+
+def test_a_run_that_imitates_a_file_is_told_by_its_held_out_loss(tmp_path: Path) -> None:
+    data = read_run(write_run(tmp_path / "run", steps=12))
+    rows = [{"step": 0, "eval/nll": 2.5}, {"step": 12, "eval/nll": 0.75}]
+    run = replace(data, config={**data.config, "stage": "imitation", "sft": {"chats": "a.jsonl"}}, evals=rows)
+    verdict = summarize_run(run, None)["verdict"]
+    assert verdict.startswith("Loss 0.75 per token on held-out demonstrations at step 12, 2.5 before.")
+    assert not any(name.startswith("rollout/") for row in without_labels(run).metrics for name in row)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nowhere"], ["run", "--comparison", "nowhere.json"], ["run", "--eval", "no.json"]]
+)
 def test_the_command_answers_a_mistake_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:

@@ -228,7 +228,7 @@ def test_a_study_that_is_told_to_end_takes_its_processes_with_it(tmp_path):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         assert children
         process.send_signal(signal.SIGTERM)  # to it alone, as a scheduler of jobs does
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "run the same command to continue" in said
     assert wait_until(lambda: not any(lives(int(child)) for child in children))

@@ -29,6 +29,7 @@ def make_group(number: int, **changes: Any) -> Group:
             reward=0.1 + 0.2,
             reward_parts={"format": 0.1},
             observation="Wo liegt Mahis? \ud800",
+            call={"number": 3, "after": 1, "messages": [{"role": "user", "content": "Wo?"}], "tools": []},
             action="<search>\n",
             valid=False,
             state_key="start",

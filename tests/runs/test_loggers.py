@@ -1,6 +1,8 @@
 """Loggers show the numbers of the run folder elsewhere, and say which extra they need."""
 
 import math
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,7 +45,11 @@ def test_without_loggers_rows_go_nowhere(folder: RunFolder):
 
 @pytest.mark.parametrize(
     ("log", "package", "extra"),
-    [(Log(tensorboard=True), "tensorboard", "tensorboard"), (Log(wandb="turnwise"), "wandb", "wandb")],
+    [
+        (Log(tensorboard=True), "tensorboard", "tensorboard"),
+        (Log(wandb="turnwise"), "wandb", "wandb"),
+        (Log(trackio="turnwise"), "trackio", "trackio"),
+    ],
 )
 def test_a_missing_package_is_told_with_its_extra(folder: RunFolder, monkeypatch, log: Log, package: str, extra: str):
     for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
@@ -108,3 +114,51 @@ def test_weights_and_biases_tells_runs_of_one_name_and_time_apart(tmp_path: Path
     assert [settings["name"] for settings in begun] == ["geo train", "geo train", "geo sft", "geo train"]
     assert len({settings["id"] for settings in begun[:3]}) == 3
     assert begun[3]["id"] == begun[0]["id"]
+
+
+EPISODE = "held-out task 3\n   1 where is it?\n   > <b>there</b>"
+
+
+def test_tensorboard_shows_episodes_as_plain_texts(folder: RunFolder):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    loggers = Loggers.of(Log(tensorboard=True), folder)
+    loggers.episodes(5, [EPISODE, "another"])
+    loggers.episodes(6, [])
+    loggers.close()
+    events = EventAccumulator(str(folder.path / "tensorboard")).Reload()
+    (logged,) = events.Tensors("eval/episodes_played/text_summary")
+    (text,) = [value.decode() for value in logged.tensor_proto.string_val]
+    assert (logged.step, text.splitlines()[2]) == (5, "       > <b>there</b>")
+    assert text.endswith("    another")
+
+
+def test_weights_and_biases_gets_episodes_as_a_table(folder: RunFolder, monkeypatch: pytest.MonkeyPatch):
+    logged: list[tuple[dict[str, object], int]] = []
+    run = SimpleNamespace(log=lambda values, step: logged.append((values, step)))
+    wandb = SimpleNamespace(init=lambda **settings: run, Table=lambda columns, data: (columns, data))
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    Loggers.of(Log(wandb="turnwise"), folder).episodes(5, [EPISODE])
+    assert logged == [({"eval/episodes_played": (["step", "episode"], [[5, EPISODE]])}, 5)]
+
+
+def test_trackio_keeps_numbers_and_episodes_on_this_machine(folder: RunFolder, tmp_path: Path):
+    """In a process of its own: trackio reads where it writes to when it is imported."""
+    pytest.importorskip("trackio")
+    program = f"""
+from turnwise.recipe.schema import Log
+from turnwise.runs import RunFolder
+from turnwise.runs.loggers import Loggers
+
+for success in (0.5, 0.75):  # the second time it is resumed
+    loggers = Loggers.of(Log(trackio="turnwise"), RunFolder.open({str(folder.path)!r}))
+    loggers.row({{"step": 1 if success == 0.5 else 2, "rollout/success": success}})
+    loggers.episodes(2, [{EPISODE!r}])
+    loggers.close()
+"""
+    settings = {**os.environ, "TRACKIO_DIR": str(tmp_path / "kept"), "HF_HUB_OFFLINE": "1"}
+    subprocess.run([sys.executable, "-c", program], env=settings, check=True, timeout=120, capture_output=True)
+    kept = b"".join(file.read_bytes() for file in (tmp_path / "kept").rglob("*") if file.is_file())
+    assert b"rollout/success" in kept
+    assert b"where is it?" in kept

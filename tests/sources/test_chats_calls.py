@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.policy.tokenizers_for_chat import chat_tokenizer
+from tests.policy.tool_templates import FAMILIES, tool_tokenizer
 from turnwise.policy.rendering import Renderer
 from turnwise.rollout.packing import pack
 from turnwise.rollout.token_checks import check_batch
@@ -193,9 +194,50 @@ def test_what_cannot_be_learnt_from_is_refused_with_file_line_and_fix(read, tmp_
     assert "\n" not in str(caught.value)
 
 
-def test_tools_that_nothing_would_present_are_refused(read):
-    with pytest.raises(ValueError, match=r"line 1: the chat template shows no tools; describe them in the system"):
-        read(CHAT, tools=[{"type": "function", "function": {"name": "search"}}])
+def test_tools_that_the_template_does_not_show_are_described_in_the_system_message_with_one_note(tmp_path):
+    row = {"messages": CHAT, "tools": [{"type": "function", "function": {"name": "search"}}]}
+    (tmp_path / "chats.jsonl").write_text("\n".join([json.dumps(row)] * 2), encoding="utf-8")
+    notes = list[str]()
+    for kind, role in (("chatml", "system"), ("nano", "user")):
+        renderer = Renderer(chat_tokenizer(kind))
+        group, _ = chat_groups(tmp_path / "chats.jsonl", renderer, note=notes.append)
+        first = renderer.decode(group.trajectories[0].turns[0].prompt_ids)
+        assert first.startswith(f"<|im_start|>{role}\n" if kind == "chatml" else "<|user|>")
+        assert first.index("- search()") < first.index("Call a tool by writing <tool_call>") < first.index("where is")
+        assert group.trajectories[0].turns[0].action == OURS
+    assert len(notes) == 2
+    assert "chats.jsonl: the chat template shows no tools; the system message describes them" in notes[0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_chats_with_tools_are_learnt_in_the_syntax_of_a_family_whatever_their_ids(family, tmp_path):
+    chat = [*CHAT[:3], {"role": "assistant", "tool_calls": [call("search", {"query": "egypt"}, "other")]}]
+    chat += [{"role": "tool", "tool_call_id": "other", "content": "a country"}, CHAT[3]]
+    row = {"messages": chat, "tools": [{"type": "function", "function": {"name": "search", "parameters": {}}}]}
+    (tmp_path / "chats.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    renderer = Renderer(tool_tokenizer(family))
+    (group,) = chat_groups(tmp_path / "chats.jsonl", renderer)
+    turns = group.trajectories[0].turns
+    said = {
+        "qwen": '<tool_call>\n{"name": "search", "arguments": {"query": "mahis"}}\n</tool_call>',
+        "llama": '{"name": "search", "parameters": {"query": "mahis"}}',
+        "mistral": '[TOOL_CALLS][{"name": "search", "arguments": {"query": "mahis"}, "id": "call00000"}]',
+    }[family]
+    assert [turn.action for turn in turns] == [said, turns[1].action, "egypt"]
+    assert not any(turn.restarts for turn in turns)
+    told = [
+        {**each, "content": each.get("content") or ""}
+        for each in json.loads(json.dumps(chat).replace("c1", "call00000").replace("other", "call00001"))
+    ]
+    for each in told:
+        for made in each.get("tool_calls", []):
+            arguments = made["function"]["arguments"]
+            made["function"]["arguments"] = json.loads(arguments) if isinstance(arguments, str) else arguments
+    whole: Any = tool_tokenizer(family).apply_chat_template(told, tools=row["tools"], tokenize=False)
+    assert whole.rstrip("\n") == whole_text(turns, renderer)
+
+
+def test_tools_of_another_form_are_refused(read):
     with pytest.raises(ValueError, match="tools is not a list of objects; write"):
         read(CHAT, tools={"search": 1})
     with pytest.raises(ValueError, match="'functions' is not read; write them as tools"):

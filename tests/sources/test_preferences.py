@@ -9,10 +9,11 @@ import pytest
 from tests.policy.tokenizers_for_chat import chat_tokenizer
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
-from turnwise.sources.chats import turns_of
+from turnwise.sources.chat_turns import turns_of
 from turnwise.sources.compared_answers import read_comparison
 from turnwise.sources.plain_text import text_groups
-from turnwise.sources.preferences import preference_groups, split_held_out
+from turnwise.sources.preferences import preference_groups
+from turnwise.sources.splitting import split_held_out
 from turnwise.types import Group
 
 
@@ -207,12 +208,12 @@ def test_lines_read_together_have_the_tokens_of_lines_read_alone(tmp_path: Path,
 def test_equal_prompts_are_held_out_together_and_the_share_is_about_right(tmp_path: Path, renderer: Renderer) -> None:
     rows = [{**PAIR, "prompt": f"where is {number // 2} ?"} for number in range(400)]
     groups = read(tmp_path, renderer, *rows)
-    kept, held = split_held_out(groups, 0.25)
+    kept, held = split_held_out(groups, 0.25, name="pairs")
     assert len(kept) + len(held) == 400
     assert 60 < len(held) < 140
     prompts = [{str(group.trajectories[0].task) for group in part} for part in (kept, held)]
     assert prompts[0].isdisjoint(prompts[1])
-    assert split_held_out(groups, 0.25) == (kept, held)
+    assert split_held_out(groups, 0.25, name="pairs") == (kept, held)
 
 
 def test_a_line_without_an_answer_shows_the_form(tmp_path: Path, renderer: Renderer) -> None:

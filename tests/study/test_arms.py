@@ -58,16 +58,17 @@ def test_two_arms_of_one_name_are_refused(tmp_path: Path):
 
 
 def test_a_failed_run_loses_no_other_and_is_made_up_for_when_called_again(tmp_path: Path):
-    planned = plan_arms(None, [arm("ppo"), arm("grpo")], seeds=1, output=tmp_path)
+    small = {"model": "pico", "env": {"id": "tests.train.small_envs:Say", "check": False}}
+    planned = plan_arms(None, [arm("ppo", **small), arm("grpo", **small)], seeds=1, output=tmp_path)
     in_the_way = planned[1].folder / "notes.txt"
     in_the_way.parent.mkdir(parents=True)
     in_the_way.touch()
     said: list[str] = []
-    outcome = run_arms(planned, output=tmp_path, jobs=2, report=said.append)
+    outcome = run_arms(planned, output=tmp_path, jobs=1, report=said.append)
     assert outcome.folders == {"ppo": [planned[0].folder], "grpo": []}
     assert "is not empty" in outcome.failed["grpo, seed 0"]
     in_the_way.unlink()
-    outcome = run_arms(planned, output=tmp_path, jobs=2, report=said.append)
+    outcome = run_arms(planned, output=tmp_path, jobs=1, report=said.append)
     assert "1 of 2 runs are complete already" in said
     assert not outcome.failed
     folders = outcome.folders

@@ -11,7 +11,18 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.torture import actions, conversations, corruptions, injections, kills, payloads, plans, programs, terminals
+from tests.torture import (
+    actions,
+    conversations,
+    corruptions,
+    injections,
+    kills,
+    learning,
+    payloads,
+    plans,
+    programs,
+    terminals,
+)
 from tests.torture.tally import Tally
 
 CAMPAIGNS: dict[str, tuple[Callable[..., Tally], int]] = {
@@ -24,6 +35,7 @@ CAMPAIGNS: dict[str, tuple[Callable[..., Tally], int]] = {
     "payloads": (payloads.campaign, payloads.COUNT),
     "plans": (plans.campaign, plans.COUNT),
     "terminals": (terminals.campaign, terminals.COUNT),
+    "learning": (learning.campaign, learning.COUNT),
 }
 """Each with the attempts that it makes at scale 1."""
 

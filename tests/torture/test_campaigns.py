@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from tests.torture import __main__ as command
-from tests.torture import actions, corruptions, injections, kills, payloads, programs, terminals
+from tests.torture import actions, corruptions, injections, kills, learning, payloads, programs, terminals
 from tests.torture.hostile_programs import PROGRAMS
 from tests.torture.tally import Tally, shares
+from turnwise.algorithm import PRESETS
 from turnwise.envs import Env
 from turnwise.envs.process import EnvSource
 from turnwise.policy.rendering import Renderer
@@ -182,6 +183,27 @@ def test_a_filter_that_lets_everything_through_is_found() -> None:
     assert all("passed all gates" in failure for failure in tally.failures)
 
 
+# Presets that learn.
+
+
+def test_the_preset_of_the_shipped_recipe_teaches_the_shipped_agent() -> None:
+    tally = learning.campaign(count=1, seed=1, presets=("st-ppo",))
+    assert (tally.outcomes["learned"], tally.failures) == (1, [])
+
+
+def test_a_preset_that_teaches_nothing_is_found() -> None:
+    recipe = learning.recipe_of("reinforce")
+    changes = {  # one turn is not enough for a search and an answer
+        "rollout": recipe.rollout.model_copy(update={"max_turns": 1}),
+        "train": recipe.train.model_copy(update={"steps": 1}),
+        "eval": recipe.eval.model_copy(update={"episodes": 16}),
+    }
+    tally = learning.campaign(
+        count=1, seed=1, presets=("reinforce",), recipe_of=lambda name: recipe.model_copy(update=changes)
+    )
+    assert tally.failures[0].startswith("reinforce ends at 0.")
+
+
 # Report payloads.
 
 
@@ -244,7 +266,7 @@ def test_the_command_prints_counts_and_fails_when_one_campaign_does(
 def test_the_full_sizes_are_at_least_what_was_promised() -> None:
     sizes = {name: count for name, (_, count) in command.CAMPAIGNS.items()}
     least = {"kills": 200, "corruptions": 465, "injections": 7150, "actions": 26_000, "programs": 58, "payloads": 31}
-    least |= {"terminals": 1000}
+    least |= {"terminals": 1000, "learning": len(PRESETS)}
     assert all(sizes[name] >= count for name, count in least.items())
 
 

@@ -40,10 +40,10 @@ def assert_equal_runs(run: Path, other: Path) -> None:
     assert weights(run) == weights(other)
 
 
-# Twelve moments: in each of four phases early, in the middle and late in the run, at odd times into the phase.
+# Eight moments: in each of four phases early and late in the run, at odd times into the phase. `make torture` kills
+# two hundred times at random.
 MOMENTS = [
     [("saving", 0, 0.0), ("playing", 0, 0.02), ("learning", 1, 0.03), ("scoring", 2, 0.0)],
-    [("playing", 1, 0.11), ("saving", 1, 0.005), ("learning", 0, 0.2), ("scoring", 1, 0.01)],
     [("saving", 1, 0.03), ("learning", 3, 0.01), ("playing", 0, 0.3), ("scoring", 0, 0.02)],
 ]
 
@@ -55,7 +55,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("moments", MOMENTS, ids=("early", "middle", "late"))
+@pytest.mark.parametrize("moments", MOMENTS, ids=("early", "late"))
 def test_killed_and_resumed_a_run_ends_with_the_same_bits(
     uninterrupted: Path, tmp_path: Path, moments: list[tuple[str, int, float]]
 ) -> None:

@@ -111,11 +111,14 @@ class Recording:
 
     def origin(self, name: str) -> str | Path:
         """The model with which a policy began the stage."""
-        frozen = policies_of(self.recipe)[name].frozen
+        frozen, model = policies_of(self.recipe)[name].frozen, recipe_of(self.recipe, name).model
+        from_model = self.imitates or self.recipe.sft is None
+        if from_model and model.lora is not None and model.lora.adapter is not None:
+            return model.name
         if (first := self.checkpoint(0)) is not None and not frozen:  # an adapter merged into it is still zero
             return policy_folder(first, name)
-        if self.imitates or self.recipe.sft is None:
-            return recipe_of(self.recipe, name).model.name
+        if from_model:
+            return model.name
         imitated = RunFolder.open(self.run.path / SFT).checkpoints.latest()
         if imitated is None:
             raise ValueError(f"{self.run.path / SFT} has no complete checkpoint, and reinforcement started from it")

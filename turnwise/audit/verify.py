@@ -46,6 +46,8 @@ class StepCheck:
     episodes: int = 0
     tokens: int = 0
     """Sampled tokens."""
+    context: int = 0
+    """The others, which are only read."""
     findings: tuple[Finding, ...] = ()
     gap: Gap | None = None
 
@@ -88,6 +90,7 @@ def _check_all(verifiers: Mapping[str, Verifier], step: int) -> StepCheck:
         step=step,
         episodes=sum(check.episodes for check in checks.values()),
         tokens=sum(check.tokens for check in checks.values()),
+        context=sum(check.context for check in checks.values()),
         findings=tuple(findings),
         gap=max(gaps, key=lambda gap: gap.worst, default=None),
     )
@@ -115,8 +118,15 @@ class Verifier:
             _judged("versions", lambda: self._check_versions(groups, step)),
             finding,
         )
-        tokens = sum(len(turn.sampled_ids) for trajectory in played for turn in trajectory.turns)
-        return StepCheck(step=step, episodes=len(played), tokens=tokens, findings=findings, gap=gap)
+        turns = [turn for trajectory in played for turn in trajectory.turns]
+        return StepCheck(
+            step=step,
+            episodes=len(played),
+            tokens=sum(len(turn.sampled_ids) for turn in turns),
+            context=sum(len(turn.prompt_ids) for turn in turns),
+            findings=findings,
+            gap=gap,
+        )
 
     def _check_tokens(self, groups: Sequence[Group]) -> None:
         for group in groups:

@@ -15,6 +15,7 @@ from turnwise.cli import (
     clusters,
     comparing,
     engines,
+    hubs,
     inspection,
     report,
     reproduction,
@@ -23,6 +24,7 @@ from turnwise.cli import (
     testing,
     tournaments,
     training,
+    watching,
 )
 from turnwise.outside import look_in
 from turnwise.ranks import is_first
@@ -64,7 +66,10 @@ COMMANDS = {
     "reward-model": rewarding.reward_model,
     "tournament": tournaments.tournament,
     "compare": comparing.compare,
+    "compare-evals": report.compare_evaluations,
     "report": report.report,
+    "watch": watching.watch,
+    "push": hubs.push,
     "reproduce": reproduction.reproduce,
     "test-agent": testing.examine,
     "envs": catalog.envs,

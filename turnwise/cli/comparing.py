@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from turnwise.cli.common import Trust, console, one_message, parse_settings, resumable
+from turnwise.cli.watching import Watch, watched
 from turnwise.trust import trusting
 from turnwise.words import counted
 
@@ -32,6 +33,7 @@ def compare(
     jobs: Annotated[int | None, typer.Option(min=1, help="Runs at once; by default what the machine allows.")] = None,
     output: Annotated[Path, typer.Option(help="Folder for the runs and the comparison.")] = Path("runs/compare"),
     trust: Trust = False,
+    watch: Watch = False,
 ) -> None:
     """Train several algorithms on equal seeds, tasks and data, and compare them. Call it again to continue."""
     with one_message(), trusting(trust):
@@ -45,7 +47,7 @@ def compare(
         at_once = jobs or _fitting_jobs(planned[0].recipe)
         plan = f"{counted(len(arms), 'algorithm')} x {counted(seeds, 'seed')}, {counted(at_once, 'run')} at once"
         typer.echo(f"{plan}, in {output}")
-        with resumable(output):
+        with resumable(output), watched(output, watch):
             outcome = run_arms(planned, output=output, jobs=at_once, report=typer.echo)
     with one_message():
         _conclude(outcome, output)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -10,13 +9,13 @@ from typing import Annotated, Any, Literal
 import typer
 
 from turnwise.cli.common import one_message, parse_settings
+from turnwise.doorkeeping import address_of, is_loopback, listen
 
 app = typer.Typer(no_args_is_help=True, help="Engines in other processes: serve a model, export one for a server.")
 
 Model = Annotated[str, typer.Argument(help="nano, a folder, or a name that transformers knows.")]
 Precision = Annotated[Literal["fp32", "bf16"], typer.Option(help="What the model computes in.")]
 _TOKEN = "TURNWISE_ENGINE_TOKEN"
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _KEEP_ALIVE = 600
 """Seconds that an idle connection stays open: longer than a trainer learns between two steps."""
 
@@ -43,7 +42,7 @@ def serve(
     with one_message():
         if find_spec("uvicorn") is None or find_spec("starlette") is None:
             raise ValueError("serving needs packages that are missing: pip install 'turnwise[serve]'")
-        if host not in _LOOPBACK and not token:
+        if not is_loopback(host) and not token:
             raise ValueError(f"{host} can be reached from other machines; set {_TOKEN}, here and for the trainer")
         settings = parse_settings(options)
         served, about = _load(
@@ -109,16 +108,8 @@ def _listen(served: Any, about: str, *, host: str, port: int) -> None:
     """Answer until a signal ends the process."""
     import uvicorn
 
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            raise ValueError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
-        listener.listen(2048)
-        address = f"[{host}]" if ":" in host else host
-        typer.echo(f"serving {about} at http://{address}:{listener.getsockname()[1]}")
+    with listen(host, port) as listener:
+        typer.echo(f"serving {about} at {address_of(listener, host)}")
         config = uvicorn.Config(
             served.app,
             log_level="warning",

@@ -114,6 +114,8 @@ def _show_checks(checks: Sequence[StepCheck]) -> None:
         table.add_row(*numbers, *(shown.get(name, Text("")) for name in CHECKS))
     console().print(table)
     _show_remarks(checks)
+    learned, read = sum(check.tokens for check in checks), sum(check.context for check in checks)
+    console().print(f"{learned:,} of {learned + read:,} tokens are the policy's to learn; the others are context")
     bad = sum(not check.ok for check in checks)
     many = f"{counted(len(checks), 'step')} checked"
     console().print(

@@ -1,4 +1,4 @@
-"""The command that writes reports."""
+"""Commands that write reports and compare saved evaluations."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
-from turnwise.cli.common import one_message
-from turnwise.untrusted import parse_shallow
+from turnwise.cli.common import bare_table, console, one_message
+from turnwise.untrusted import parse_shallow, printable
 
 
 def report(
@@ -17,6 +18,12 @@ def report(
     output: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     comparison: Annotated[
         Path | None, typer.Option(help="A comparison.json of these runs, shown as a separate chapter.")
+    ] = None,
+    evals: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--eval", help="Files of `turnwise eval --save`, compared with the first; those in RUN/evals join."
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(min=0, help="Recorded steps whose episodes are shown.")] = 3,
     episodes: Annotated[int, typer.Option(min=1, help="Episodes of each of these steps.")] = 6,
@@ -26,8 +33,36 @@ def report(
 
     with one_message():
         content = None if comparison is None else _read_comparison(comparison)
-        written = write_report(runs, output, comparison=content, sample=Sample(steps=steps, episodes=episodes))
+        found = [*(evals or []), *(file for run in runs for file in sorted((run / "evals").glob("*.json")))]
+        saved = _read_evaluations(found) if found else None
+        sample = Sample(steps=steps, episodes=episodes)
+        written = write_report(runs, output, comparison=content, evaluations=saved, sample=sample)
     typer.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB); open it in a browser")
+
+
+def compare_evaluations(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files of `turnwise eval --save`.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print tables and notes as JSON.")] = False,
+) -> None:
+    """Compare saved evaluations with the first one: side by side, and the differences on equal tasks."""
+    with one_message():
+        chapter = _read_evaluations(files)
+    if as_json:
+        typer.echo(json.dumps(chapter))
+        return
+    for item in chapter["tables"]:
+        table = bare_table(*item["columns"])
+        for row in item["rows"]:
+            table.add_row(*(Text(printable(str(cell))) for cell in row))
+        console().print(Text(printable(item["title"]), "bold"), table, "")
+    for note in chapter["notes"]:
+        console().print(Text(f"note: {printable(note)}", "yellow"))
+
+
+def _read_evaluations(files: list[Path]) -> dict[str, Any]:
+    from turnwise.evaluate.saved_chapter import evaluations_chapter, read_evaluations
+
+    return evaluations_chapter(read_evaluations(files))
 
 
 def _read_comparison(file: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnwise.cli.common import bare_table, console, one_message, parse_settings, resumable
+from turnwise.cli.watching import Watch, watched
 from turnwise.words import counted
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def reproduce(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Folder of the study; by default runs/PAPER-SCALE.")] = None,
     verdict: Annotated[bool, typer.Option("--verdict", help="Run nothing; conclude from the existing runs.")] = False,
+    watch: Watch = False,
 ) -> None:
     """Run the study of a paper's claim and say whether it holds. Call it again to continue."""
     with one_message():
@@ -64,7 +66,7 @@ def reproduce(
         if not verdict:
             typer.echo(f"{counted(len(study.runs), 'run')} in {folder}")
             at_once = jobs or (len(os.sched_getaffinity(0)) if study.device == "cpu" else 1)
-            with resumable(folder):
+            with resumable(folder), watched(folder, watch):
                 faults = study.run(jobs=at_once, report=typer.echo, minutes=minutes)
         elif not (folder / "runs").is_dir():
             raise ValueError(f"there are no runs in {folder} to conclude from; omit --verdict to make them")

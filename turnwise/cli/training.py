@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain, count
@@ -15,6 +16,7 @@ import typer
 from rich.console import Console
 
 from turnwise.cli.common import Trust, console, one_message, parse_settings, together
+from turnwise.cli.watching import Watch, watched
 from turnwise.outside import unread
 from turnwise.ranks import ALONE, are_several, is_first, on_first
 from turnwise.trust import outside_names, trusting
@@ -51,6 +53,7 @@ def train(
     dry_run: DryRun = False,
     quiet: Quiet = None,
     trust: Trust = False,
+    watch: Watch = False,
 ) -> None:
     """Train an agent. Ctrl-C finishes the step, saves, and prints how to resume."""
     if dry_run and not is_first():
@@ -63,7 +66,7 @@ def train(
         folder = on_first(ranks, lambda: new_folder(output, default=Path("runs") / chosen.name))
         from turnwise.train import stages
 
-        with _screen(folder, quiet) as screen:
+        with watched(folder, watch), _screen(folder, quiet) as screen:
             summary = stages.train(chosen, folder, console=screen)
     raise typer.Exit(EXIT_CODES[summary["status"]])
 
@@ -75,19 +78,23 @@ def sft(
     dry_run: DryRun = False,
     quiet: Quiet = None,
     trust: Trust = False,
+    watch: Watch = False,
 ) -> None:
-    """Imitation only: learn from the environment's expert, or from a file of chats (sft.chats=FILE)."""
+    """Imitation only: from the environment's expert, or from a file of chats, prompts or ShareGPT (sft.chats=FILE)."""
     if dry_run and not is_first():
         return
     with one_message(), trusting(trust), unread(dry_run), nullcontext(ALONE) if dry_run else together() as ranks:
-        chosen = _load(recipe, changes, defaults=("sft={}",))
+        # A file of chats needs no environment; who names none plays in none.
+        said = [each for each in (recipe, *(changes or [])) if each is not None]
+        alone = any(each.startswith("sft.chats=") for each in said) and not any(each.startswith("env") for each in said)
+        chosen = _load(recipe, changes, defaults=("sft={}", *(["eval.episodes=0"] if alone else [])))
         if dry_run:
             _show(chosen)
             return
         folder = on_first(ranks, lambda: new_folder(output, default=Path("runs") / f"{chosen.name}-sft"))
         from turnwise.train import stages
 
-        with _screen(folder, quiet) as screen:
+        with watched(folder, watch), _screen(folder, quiet) as screen:
             summary = stages.imitate(chosen, folder, console=screen)
     raise typer.Exit(EXIT_CODES[summary["status"]])
 
@@ -97,9 +104,10 @@ def resume(
     changes: Changes = None,
     quiet: Quiet = None,
     trust: Trust = False,
+    watch: Watch = False,
 ) -> None:
     """Continue a run from its newest complete checkpoint; train.steps=400 makes it longer."""
-    with one_message(), trusting(trust), together(), _screen(run, quiet) as screen:
+    with one_message(), trusting(trust), together(), watched(run, watch), _screen(run, quiet) as screen:
         from turnwise.train import stages
 
         summary = stages.resume(run, console=screen, overrides=parse_settings(changes))
@@ -114,11 +122,18 @@ def evaluate(
     tries: Annotated[int | None, typer.Option(min=1, help="Tries at each task, for pass@k.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")] = None,
     show: Annotated[int, typer.Option(min=0, help="Print this many episodes, turn by turn.")] = 0,
+    save: Annotated[
+        Path | None, typer.Option(help="Write the outcome of every task to this file, for compare-evals and report.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     trust: Trust = False,
 ) -> None:
     """Play held-out tasks with a trained model, and print its success with 95% intervals."""
     with one_message(), trusting(trust), together():
+        if save is not None:
+            from turnwise.evaluate.saved import require_new
+
+            require_new(save)
         options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
         from turnwise.recipe.loading import find_model
@@ -135,7 +150,13 @@ def evaluate(
         for doubt in evaluation_doubts(recipe):
             typer.echo(f"note: {doubt}", err=True)
 
-        row = evaluate_model(recipe, weights, watch=lambda groups: _show_episodes(groups[:show], to_stderr=as_json))
+        seen: list[Group] = []
+        row = evaluate_model(recipe, weights, watch=seen.extend)
+        _show_episodes(seen[:show], to_stderr=as_json)
+        if save is not None and is_first():
+            from turnwise.evaluate.saved import describe_evaluation, save_evaluation
+
+            save_evaluation(save, describe_evaluation(recipe, row, seen, label=str(weights), command=sys.argv))
     if as_json:
         typer.echo(json.dumps(row))
         return

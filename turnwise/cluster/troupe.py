@@ -93,7 +93,7 @@ class Troupe:
         self._losses = 0
         self._failure: Exception | None = None
         self._loop = asyncio.new_event_loop()
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_forever, name="turnwise-cluster", daemon=True)
         self._thread.start()
         for task in (*(self._keep(number) for number in range(choice.players)), self._watch()):
@@ -138,10 +138,10 @@ class Troupe:
             try:
                 await self._serve(number, player)
             except LostError as error:
-                await self._lost(f"player {number} did not start: {error}")
+                self._lost(f"player {number} did not start: {error}")
             except Exception as error:  # the edge of the thread: whoever wants to play raises it
                 self._failure = error
-                await self._notify()
+                self._notify()
                 return
             finally:
                 player.kill()
@@ -155,7 +155,7 @@ class Troupe:
         member = _Member(name=f"player {number} on {machine}", player=player)
         self._members.append(member)
         self._note(f"{member.name} is here")
-        await self._notify()
+        self._notify()
         try:
             await member.lost.wait()
         finally:
@@ -163,17 +163,18 @@ class Troupe:
             self._past_seconds += member.busy_seconds
             self._last_seen = time.monotonic()
         again = f"; {counted(member.playing, 'episode')} will be played again" if member.playing else ""
-        await self._lost(f"{member.name} is lost: {member.reason}{again}")
+        self._lost(f"{member.name} is lost: {member.reason}{again}")
 
-    async def _lost(self, text: str) -> None:
+    def _lost(self, text: str) -> None:
         self._losses += 1
         self._last_reason = text
         self._note(text)
-        await self._notify()
+        self._notify()
 
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
+    def _notify(self) -> None:
+        """Wake all who wait for a change. The thread is one, so no lock is needed, and none is left half taken."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def _watch(self) -> None:
         """Name the machines that come and go."""
@@ -212,23 +213,23 @@ class Troupe:
                 member.lose(f"an episode took more than {self._choice.episode_seconds:g} s (cluster.episode_seconds)")
             finally:
                 member.playing -= 1
-                await self._notify()
+                self._notify()
         return await _failed(spec)
 
     async def _free_member(self) -> _Member:
         """The member with the least to do, once one has room."""
-        async with self._changed:
-            while True:
-                there = [member for member in self._members if not member.lost.is_set()]
-                free = [member for member in there if member.playing < self._choice.at_once]
-                if free:
-                    chosen = min(free, key=lambda member: member.playing)
-                    chosen.playing += 1
-                    return chosen
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), 1.0)
-                if not self._members:
-                    self._require_hope()
+        while True:
+            there = [member for member in self._members if not member.lost.is_set()]
+            free = [member for member in there if member.playing < self._choice.at_once]
+            if free:
+                chosen = min(free, key=lambda member: member.playing)
+                chosen.playing += 1
+                return chosen
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._changed.wait()
+            if not self._members:
+                self._require_hope()
 
     def _require_hope(self) -> None:
         """Raise if no player is there and none can be expected."""

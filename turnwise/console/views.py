@@ -20,9 +20,11 @@ from turnwise.runs.rows import Row, number
 from turnwise.untrusted import printable
 from turnwise.words import counted
 
+_PART = "rollout/reward_"
+"""The beginning of the metric of a named part of the reward."""
 SHOWN = 8
 """Steps in the live table."""
-_TEXT_MEASURES = ("eval/kl", "eval/meteor", "eval/length", "eval/perplexity")
+_TEXT_MEASURES = ("eval/nll", "eval/text_perplexity", "eval/kl", "eval/meteor", "eval/length", "eval/perplexity")
 """Of `eval.measures`, those that an evaluation shows."""
 
 
@@ -80,7 +82,13 @@ PREFERRED = (
 def measures_of(progress: RunProgress) -> list[Measure]:
     """The measures of this run: the same in every row, so that rows stay aligned."""
     measures = {"imitation": IMITATED, "preference": PREFERRED, "reinforcement": PLAYED}[progress.stage]
-    return [measure for measure in measures if any(measure.metric in row for row in progress.rows)]
+    known = [measure for measure in measures if any(measure.metric in row for row in progress.rows)]
+    parts = [
+        Measure(label=printable(name.removeprefix(_PART)), metric=name, form="z.3f", width=6)
+        for name in dict.fromkeys(name for row in progress.rows for name in row if name.startswith(_PART))
+    ]
+    after = next((place + 1 for place, measure in enumerate(known) if measure.metric == "rollout/reward"), None)
+    return known if after is None else [*known[:after], *parts, *known[after:]]
 
 
 def named(text: str, policy: str) -> str:
@@ -151,6 +159,7 @@ def title(recipe: Recipe) -> Text:
         size = counted(recipe.rollout.episodes, "answer")
     if recipe.sft is not None and recipe.stage == "imitation":
         size = counted(recipe.sft.batch, "demonstration")
+        place = place if recipe.sft.chats is None else Path(recipe.sft.chats).name
     text = Text(printable(recipe.algorithm.name), "bold").append(f" on {printable(place)}", "bold")
     steps = counted(recipe.train.steps, "step")
     return text.append(f" · {printable(_models(recipe))} · {steps} of {size}")
@@ -202,7 +211,10 @@ def _measures(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Label and metric of what was measured; pass@1 is success itself, and zero faults are not shown."""
     passes = [name for row in rows for name in row if name.startswith("eval/pass@") and name != "eval/pass@1"]
     pairs = sorted({name for row in rows for name in row if name.startswith("eval/pairs_")})
-    names = ["eval/success", "eval/reward", "eval/win_rate", "eval/turns", "eval/valid", *dict.fromkeys(passes)]
+    ends = ("eval/reward_low", "eval/reward_high")
+    parts = dict.fromkeys(name for row in rows for name in row if name.startswith("eval/reward_") and name not in ends)
+    names = ["eval/success", "eval/reward", *parts, "eval/win_rate", "eval/turns", "eval/valid"]
+    names += dict.fromkeys(passes)
     names += ["eval/exploitability", "eval/left_over", "eval/distinct_solutions", *pairs, *_TEXT_MEASURES]
     known = [name for name in names if any(number(row, name) is not None for row in rows)]
     known += ["eval/faults"] if any(number(row, "eval/faults") for row in rows) else []
@@ -223,11 +235,12 @@ def _with_interval(row: Row, metric: str) -> str:
 
 
 def outcome_line(evaluations: Sequence[Row], *, policy: str = "") -> Text:
-    """Held-out success in one line, or accuracy where pairs were measured: before, and now with its interval."""
+    """Held-out success in one line, or else accuracy on pairs or loss: before, and now with its interval."""
     before, now = evaluations[0], evaluations[-1]
     metric, name = "eval/success", "success"
-    if number(now, metric) is None and number(now, "eval/pairs_accuracy") is not None:
-        metric, name = "eval/pairs_accuracy", "accuracy on pairs"
+    others = {"eval/pairs_accuracy": "accuracy on pairs", "eval/nll": "loss per token"}
+    if number(now, metric) is None and (known := [each for each in others if number(now, each) is not None]):
+        metric, name = known[0], others[known[0]]
     earlier = f", {_with_interval(before, metric)} before" if before is not now else ""
     said = f"held-out {name} {_with_interval(now, metric)} at step {step_of(now)}{earlier}"
     return Text(named(said, policy))

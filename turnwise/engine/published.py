@@ -17,12 +17,11 @@ from typing import Any
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from turnwise.adapter_folders import adapter_of, write_adapter
 from turnwise.engine.contract import Weights
-from turnwise.engine.reloading import ADAPTER, ADAPTER_CONFIG
 from turnwise.runs.checkpoints import Checkpoints
 
 _KEPT = 2
@@ -43,7 +42,7 @@ class Published:
     def write_adapter(self) -> Path:
         """Only the adapter of the model."""
         found = dict(adapter_of(self._model))
-        return self._write(lambda draft: _write_adapter(draft, self._model, found))
+        return self._write(lambda draft: write_adapter(draft, self._model, found))
 
     def remove(self) -> None:
         """Remove all of them, and the folder around them once no other policy uses it."""
@@ -89,37 +88,3 @@ def _apart(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def has_adapter(model: PreTrainedModel) -> bool:
     """Whether the model has a LoRA."""
     return bool(getattr(model, "peft_config", None)) or any(".lora_A." in name for name, _ in model.named_parameters())
-
-
-def adapter_of(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
-    """The whole tensors of the adapter. Every rank must read it, because the model may be sharded."""
-    for name, tensor in model.named_parameters():
-        if ".lora_" in name:
-            yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def _write_adapter(folder: Path, model: PreTrainedModel, found: Mapping[str, Tensor]) -> None:
-    """The adapter in peft's layout."""
-    tensors = {f"base_model.model.{_file_name(name)}": tensor.detach().cpu() for name, tensor in found.items()}
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / ADAPTER)
-    layer: Any = next(module for module in model.modules() if hasattr(module, "lora_A"))
-    (name,) = layer.active_adapters
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "r": layer.r[name],
-        "lora_alpha": layer.lora_alpha[name],
-        "target_modules": sorted({key.split(".lora_")[0].rpartition(".")[2] for key in found}),
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "base_model_name_or_path": model.name_or_path,
-    }
-    (folder / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1))
-
-
-def _file_name(name: str) -> str:
-    """`….q_proj.lora_A.default.weight` is `….q_proj.lora_A.weight` on disk."""
-    module, _, rest = name.partition(".lora_")
-    matrix, _, _ = rest.partition(".")
-    return f"{module}.lora_{matrix}.weight"

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from turnwise.adapter_folders import adapter_of
 from turnwise.engine.contract import Weights
 from turnwise.engine.probing import ProbeGap, logprobs_of
-from turnwise.engine.published import Published, adapter_of, has_adapter
+from turnwise.engine.published import Published, has_adapter
 from turnwise.engine.servers import Server, ServerError, Status
 from turnwise.engine.wires import FACTS, Answer, Ask, reset
 

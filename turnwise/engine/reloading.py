@@ -16,9 +16,9 @@ from safetensors import safe_open
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from turnwise.adapter_folders import CONFIG, WEIGHTS
 from turnwise.runs.checkpoints import require_whole
 
-ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX, _A, _B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
 _CausalLM: Any = AutoModelForCausalLM  # its stubs lack `use_safetensors`
 
@@ -52,9 +52,9 @@ class Reloader:
     def load_adapter(self, folder: Path) -> None:
         """A LoRA in peft's layout, merged into the weights under it."""
         require_whole(folder)
-        config = json.loads((folder / ADAPTER_CONFIG).read_text())
+        config = json.loads((folder / CONFIG).read_text())
         scale = float(config["lora_alpha"]) / int(config["r"])
-        with safe_open(folder / ADAPTER, framework="pt") as file:
+        with safe_open(folder / WEIGHTS, framework="pt") as file:
             deltas = {name: scale * (up @ down) for name, down, up in _pairs(file)}
         self._require_shapes({name: list(delta.shape) for name, delta in deltas.items()})
         for name, base in self._base.items():

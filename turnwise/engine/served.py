@@ -7,7 +7,6 @@ holds of that session, only its new tokens are run; otherwise the session starts
 from __future__ import annotations
 
 import asyncio
-import hmac
 import json
 import secrets
 from collections import OrderedDict
@@ -23,6 +22,7 @@ from starlette.routing import Route
 from transformers import PreTrainedModel
 
 from turnwise.connected import ClientLeftError, while_connected
+from turnwise.doorkeeping import is_token, names_loopback
 from turnwise.engine.bodies import (
     AdapterBody,
     ExpectBody,
@@ -45,7 +45,6 @@ MAX_OPEN, MAX_SESSIONS = 4096, 65536
 """Requests that wait at once, and sessions that are remembered; the longest unused is forgotten."""
 _UNPUBLISHED = -1
 """The version of the weights that the server was started with: no trainer publishes it."""
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _FINISH = {Finish.STOP: "stop", Finish.CANCELLED: "abort"}
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -137,10 +136,9 @@ class Served:
         if "origin" in request.headers:
             return _problem(403, "browsers are not answered")
         if self._token:
-            given = request.headers.get("authorization", "").encode()
-            if not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+            if not is_token(request.headers.get("authorization", ""), f"Bearer {self._token}"):
                 return _problem(401, "give the server's token as Authorization: Bearer TOKEN")
-        elif request.headers.get("host", "").rpartition(":")[0] not in _LOOPBACK:
+        elif not names_loopback(request.headers.get("host", "")):
             return _problem(403, "a server without a token answers this machine only")
         return _problem(503, "too many requests wait") if self._open >= MAX_OPEN else None
 

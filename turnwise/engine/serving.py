@@ -255,6 +255,7 @@ class EngineThread:
         except Exception as error:  # the edge of the thread: tell every waiting caller why
             self._reason = f"{_STOPPED}: {type(error).__name__}: {error}"
         finally:
+            self.servers.clear()  # each holds this thread: their models do not wait for the garbage collector
             with self._lock:  # no more posts: fail what still waits
                 self._open = False
                 while not self._inbox.empty():

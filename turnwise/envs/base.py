@@ -48,10 +48,13 @@ class Env:
     | `success` | last step, several seats | a mapping by seat name (missing: the seat's own reward > 0) |
     | `valid` | any step | could the action be parsed and was it allowed? (missing: yes) |
     | `cut_reward` | before a turn | what the turn earns if a limit cuts it and no step sees it (missing: 0) |
+    | `pays_cuts` | before a turn | a method `cut(action)` says in the form of a step what a limit's end earns |
     | `state_key` | any | equal strings mark equal states, for anchor-state credit |
-    | `reward_parts` | any step | the named parts that sum to the reward |
+    | `reward_parts` | any step | the named parts that sum to the reward; they become metrics, `rollout/reward_<name>` |
     | `scores` | last step | named numbers about the episode; their means become metrics, `rollout/score_<name>` |
     | `parsed_action` | any step | what the environment understood |
+    | `tools` | any | tools in OpenAI's form, for agents that take them as functions |
+    | `template_messages` | any | the observation as messages in roles, such as `tool`; the template shows `tools` |
     | `seat` | any, several seats | who reads this observation and acts next (required until the end) |
     | `heard` | before a turn, several seats | what other seats said in this observation, a list of texts in order |
     | `rewards` | any step, several seats | reward of each seat, by name; the step's `reward` is then the actor's |

@@ -19,6 +19,8 @@ from turnwise.envs.base import Env
 from turnwise.envs.check import Diagnosis
 from turnwise.envs.registry import find
 from turnwise.envs.wrappers.named import Choice, find_wrapper
+from turnwise.envs.wrappers.reward_functions import RewardFunction
+from turnwise.types import ENVIRONMENT
 
 
 def was_sound(env_id: str, kwargs: Mapping[str, Any], wrappers: Sequence[Choice] = ()) -> bool:
@@ -42,7 +44,11 @@ def remember(report: Diagnosis, kwargs: Mapping[str, Any], wrappers: Sequence[Ch
 def _file(env_id: str, kwargs: Mapping[str, Any], wrappers: Sequence[Choice]) -> Path | None:
     """A file name from everything that decides the findings; None if the code cannot be read, as in a notebook."""
     code = hashlib.sha256()
-    around = (find_wrapper(choice["kind"]).__module__ for choice in wrappers)
+    rewards = [each for choice in wrappers if choice["kind"] == "rewards" for each in choice["functions"]]
+    around = (
+        *(find_wrapper(choice["kind"]).__module__ for choice in wrappers),
+        *(RewardFunction.of(each).function.__module__ for each in rewards if each["function"] != ENVIRONMENT),
+    )
     for module in sorted({*_modules(find(env_id)[0].entry_point), *around}):
         path = getattr(sys.modules.get(module), "__file__", None)
         if path is None or not Path(path).is_file():

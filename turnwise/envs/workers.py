@@ -76,6 +76,10 @@ class Host:
         """Apply one action; raises EpisodeError."""
         return await self._read(read_step, methodcaller("step", action), deadline)
 
+    async def cut(self, action: str, *, deadline: float) -> Step:
+        """Tell an environment that pays for it (`info["pays_cuts"]`) that a limit ends the episode; EpisodeError."""
+        return await self._read(read_step, methodcaller("cut", action), deadline)
+
     async def oracle(self, *, deadline: float) -> str:
         """The scripted expert's action; raises EpisodeError."""
         return await self.call(methodcaller("oracle"), deadline=deadline)

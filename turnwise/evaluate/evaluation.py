@@ -22,7 +22,7 @@ from turnwise.rollout.scheduler import at_seats
 from turnwise.sources.judged import Jury, env_reward, is_paid_by_judge
 from turnwise.sources.rollout_metrics import find_errors
 from turnwise.sources.seeds import HELD_OUT
-from turnwise.types import POLICY, Group, Trajectory, mean_scores
+from turnwise.types import POLICY, Group, Trajectory, mean_reward_parts, mean_scores
 from turnwise.words import counted
 
 Seats = Mapping[str, Collection[str] | None]
@@ -154,6 +154,8 @@ def summarize(groups: Sequence[Group], *, tries: int = 1, measures: Collection[s
         if tries > 1:
             metrics["eval/distinct_solutions"] = fmean(map(_distinct_solutions, tasks))
         metrics |= {f"eval/score_{name}": value for name, value in mean_scores(sound).items()}
+        # A part that is called low or high would read as the interval of the reward.
+        metrics = {f"eval/reward_{name}": value for name, value in _mean_parts(tasks).items()} | metrics
         metrics |= measure_texts(groups, measures)
     return metrics
 
@@ -172,6 +174,13 @@ def _outcomes(tasks: list[list[Trajectory]]) -> dict[str, float]:
     if any(map(is_paid_by_judge, (each for task in tasks for each in task))):
         metrics["eval/env_reward"] = float(_task_means(tasks, env_reward).mean())
     return metrics
+
+
+def _mean_parts(tasks: list[list[Trajectory]]) -> dict[str, float]:
+    """The parts of the reward; every task weighs the same, as in the reward itself, so that they add up to it."""
+    by_task = [mean_reward_parts(task) for task in tasks]
+    names = dict.fromkeys(name for parts in by_task for name in parts)
+    return {name: fmean(parts.get(name, 0.0) for parts in by_task) for name in names}
 
 
 def _task_means(tasks: list[list[Trajectory]], measure: Callable[[Trajectory], float]) -> np.ndarray:

@@ -1,14 +1,15 @@
-"""A chat model behind an OpenAI-compatible endpoint as a judge."""
+"""A chat model behind an OpenAI-compatible endpoint as a judge: it compares two answers, or scores one."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from turnwise.chat_endpoint import ChatEndpoint
-from turnwise.types import Trajectory
+from turnwise.judges.chat_questions import ChatQuestions, request_of, transcript
+from turnwise.judges.judge import Per, scores_to_matrix
+from turnwise.types import Trajectory, Turn
 
 PROMPT = """Compare two answers to the same request.
 
@@ -23,11 +24,20 @@ Answer B:
 
 Which answer is better? Reply with one letter: A, B, or C if they are equally good."""
 """What the model is asked unless the recipe says otherwise."""
+SCORE_PROMPT = """Grade an answer to a request.
+
+Request:
+{task}
+
+Answer:
+{answer}
+
+How good is the answer? Reply with one whole number from 0 (useless) to 10 (perfect)."""
+"""The same for a score."""
 _LETTER = re.compile(r"\b[ABC]\b")
 _CHANCES = {"A": 1.0, "B": 0.0, "C": 0.5}
-_UNCLEAR = 8
-"""Answers without a verdict, and none with one, after which the judge is given up."""
-_SHOWN = 200
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\w.]*\w)")
+_OUT_OF = re.compile(r"\s*(?:/|out of)\s*\d+")
 
 
 class ChatJudge:
@@ -48,68 +58,93 @@ class ChatJudge:
         concurrency: int = 8,
     ) -> None:
         """`url` ends in /v1; `seconds` is the limit of one request."""
-        if missing := [name for name in ("{task}", "{first}", "{second}") if name not in prompt]:
-            raise ValueError(f"judge.prompt has no {missing[0]}; it must show {{task}}, {{first}} and {{second}}")
-        if retries < 0 or seconds <= 0 or concurrency < 1 or max_tokens < 1:
-            raise ValueError("judge: seconds, concurrency and max_tokens must be above 0, and retries at least 0")
         self.concurrency = concurrency
-        self._prompt = prompt
-        try:
-            options = {"temperature": 0, "max_tokens": max_tokens}
-            self._model = ChatEndpoint(url, model=model, seconds=seconds, tries=retries + 1, options=options)
-        except ValueError as error:
-            raise ValueError(f"judge.url: {error}") from None
-        self._known: dict[str, float | None] = {}
-        self._lock = threading.Lock()
+        self._questions = ChatQuestions(
+            url=url,
+            model=model,
+            prompt=prompt,
+            places=("task", "first", "second"),
+            max_tokens=max_tokens,
+            seconds=seconds,
+            retries=retries,
+            concurrency=concurrency,
+        )
 
     def prefer(self, task: Any, first: Trajectory, second: Trajectory) -> float:
         """The mean of what the model says in either order."""
-        request = first.turns[0].observation if first.turns else str(task)
-        one, other = _transcript(first), _transcript(second)
+        request, one, other = request_of(task, first.turns), transcript(first.turns), transcript(second.turns)
         return (self._ask(request, one, other) + 1 - self._ask(request, other, one)) / 2
 
     def _ask(self, task: str, first: str, second: str) -> float:
         """The chance that the first one is better, as the model sees it."""
-        parts = {"{task}": task, "{first}": first, "{second}": second}
-        # One pass over the template: an answer may itself contain such a word.
-        text = re.sub(r"\{(?:task|first|second)\}", lambda found: parts[found[0]], self._prompt)
-        key = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-        if key not in self._known:
-            said = self._said(text)
-            named = set(_LETTER.findall(said))
-            # "A close call, but B" and "B is better than A" name both: only one letter alone is a verdict.
-            self._note(key, _CHANCES[named.pop()] if len(named) == 1 else None, said)
-        chance = self._known[key]
+        unclear = "names no better answer, it says {said}; ask for A, B or C"
+        chance = self._questions.ask({"task": task, "first": first, "second": second}, _letter, unclear=unclear)
         return 0.5 if chance is None else chance
 
-    def _note(self, key: str, chance: float | None, said: str) -> None:
-        with self._lock:
-            self._known[key] = chance
-            unclear = list(self._known.values()).count(None) if chance is None else 0
-            if unclear >= _UNCLEAR and unclear == len(self._known):
-                raise ValueError(
-                    f"judge: {self._model.model} names no better answer, it says {said[:_SHOWN]!r}; ask for A, B or C "
-                    "in judge.prompt, or raise judge.max_tokens"
-                )
 
-    def _said(self, text: str) -> str:
-        """The model's words; ValueError when the endpoint does not give any."""
-        try:
-            return self._model.reply([{"role": "user", "content": text}])
-        except ConnectionError as error:
-            seconds, retries = self._model.seconds, self._model.tries - 1
-            raise ValueError(
-                f"judge: {error} Check judge.url and judge.model, or raise judge.seconds ({seconds:g}) and "
-                f"judge.retries ({retries}), then resume"
-            ) from error
+class ChatScoreJudge:
+    """Asks a chat model for a grade of each answer alone, from 0 to `best`; the score is the grade divided by it.
+
+    A reply without a grade counts as 0. Equal questions are asked once in the life of a run.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: str,
+        model: str,
+        prompt: str = SCORE_PROMPT,
+        best: float = 10.0,
+        max_tokens: int = 16,
+        seconds: float = 60.0,
+        retries: int = 4,
+        concurrency: int = 8,
+    ) -> None:
+        """`url` ends in /v1; `seconds` is the limit of one request."""
+        if best <= 0:
+            raise ValueError("judge.best must be above 0: it is the grade of a perfect answer")
+        self.concurrency, self._best = concurrency, best
+        self._questions = ChatQuestions(
+            url=url,
+            model=model,
+            prompt=prompt,
+            places=("task", "answer"),
+            max_tokens=max_tokens,
+            seconds=seconds,
+            retries=retries,
+            concurrency=concurrency,
+        )
+
+    def prefer(self, task: Any, first: Trajectory, second: Trajectory) -> float:
+        """The probability that the first is better, from both scores."""
+        (one,), (other,) = self.score([first, second], per="episode")
+        return scores_to_matrix([one, other])[0][1]
+
+    def score(self, trajectories: Sequence[Trajectory], *, per: Per) -> list[list[float]]:
+        """The grades from 0 to 1 of whole episodes, or of every turn with what came before it."""
+        asked = [
+            [each.turns[: place + 1] for place in range(len(each.turns))] if per == "turn" else [each.turns]
+            for each in trajectories
+        ]
+        tasks = [each.task for each in trajectories]
+        with ThreadPoolExecutor(max_workers=self.concurrency) as threads:
+            cases = [(task, turns) for task, parts in zip(tasks, asked, strict=True) for turns in parts]
+            grades = iter(list(threads.map(lambda case: self._grade(*case), cases)))
+        return [[next(grades) for _ in parts] for parts in asked]
+
+    def _grade(self, task: Any, turns: Sequence[Turn]) -> float:
+        parts = {"task": request_of(task, turns), "answer": transcript(turns)}
+        unclear = f"gives no grade from 0 to {self._best:g}, it says {{said}}; ask for one number"
+        return (self._questions.ask(parts, self._read, unclear=unclear) or 0.0) / self._best
+
+    def _read(self, said: str) -> float | None:
+        """The one number in a reply; "7/10" and "7 out of 10" are 7."""
+        found = {float(each) for each in _NUMBER.findall(_OUT_OF.sub(" ", said))}
+        grade = found.pop() if len(found) == 1 else None
+        return grade if grade is not None and 0 <= grade <= self._best else None
 
 
-def _transcript(trajectory: Trajectory) -> str:
-    """The answer; one of several turns with what was said in between."""
-    turns = trajectory.turns
-    if len(turns) < 2:
-        return "".join(turn.action for turn in turns)
-    lines = [f"Assistant: {turns[0].action}"]
-    for turn in turns[1:]:
-        lines += [f"User: {turn.observation}", f"Assistant: {turn.action}"]
-    return "\n".join(lines)
+def _letter(said: str) -> float | None:
+    # "A close call, but B" and "B is better than A" name both: only one letter alone is a verdict.
+    named = set(_LETTER.findall(said))
+    return _CHANCES[named.pop()] if len(named) == 1 else None

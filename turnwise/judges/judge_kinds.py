@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args
 
@@ -17,6 +18,7 @@ _KINDS: Mapping[str, str] = {
     "reward": "turnwise.judges.reward_judge:RewardJudge",
     "reward-model": "turnwise.reward_models.model_judge:RewardModelJudge",
     "chat": "turnwise.judges.chat_judge:ChatJudge",
+    "chat-score": "turnwise.judges.chat_judge:ChatScoreJudge",
     "table": "turnwise.judges.table_judge:TableJudge",
 }
 
@@ -25,6 +27,8 @@ def check_judge(kind: str, options: Mapping[str, Any]) -> None:
     """Refuse an unknown kind or option without making the judge; the message names the fix."""
     if options.get("gives", "wins") not in GIVES:
         raise ValueError(f"judge.gives is {options['gives']!r}; choose {', '.join(GIVES)}")
+    if options.get("weight") is not None:
+        _check_weight(options)
     made, own = _find(kind), _own(options)
     signature = inspect.signature(made)
     try:
@@ -34,6 +38,11 @@ def check_judge(kind: str, options: Mapping[str, Any]) -> None:
         raise ValueError(f"judge: {kind}: {error}; it takes {takes}") from None
     if options.get("gives") == "turn-reward" and not hasattr(made, "score"):
         raise ValueError(f"judge: gives=turn-reward needs a judge that scores turns, and {kind} only compares answers")
+
+
+def only_compares(kind: str) -> bool:
+    """Whether a judge needs two answers to say anything."""
+    return not hasattr(_find(kind), "score")
 
 
 def make_judge(kind: str, options: Mapping[str, Any]) -> Judge:
@@ -47,9 +56,17 @@ def gives_of(options: Mapping[str, Any]) -> Gives:
     return cast(Gives, options.get("gives", "wins"))
 
 
+def _check_weight(options: Mapping[str, Any]) -> None:
+    weight = options["weight"]
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
+        raise ValueError(f"judge.weight is {weight!r}; it must be a finite number")
+    if gives_of(options) == "wins":
+        raise ValueError("judge.weight is for a judge that gives a reward; set judge.gives=reward, or remove it")
+
+
 def _own(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of the judge itself."""
-    return {name: value for name, value in options.items() if name != "gives"}
+    return {name: value for name, value in options.items() if name not in ("gives", "weight")}
 
 
 def _find(kind: str) -> type[Any]:

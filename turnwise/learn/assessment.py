@@ -42,6 +42,25 @@ def assess_pairs(learner: Learner, groups: Sequence[Group], against: Any) -> dic
     return {name: value / units for name, value in total.items()}
 
 
+@torch.no_grad()
+def text_losses(learner: Learner, groups: Sequence[Group]) -> dict[str, tuple[float, int]]:
+    """By demonstration: minus the log-prob of what is learned from it, summed, and how many tokens that is.
+
+    Every rank gets all groups and returns all numbers.
+    """
+    batch = share_of(pack(groups, policy=learner.name), learner.ranks).to(learner.policy.device)
+    logprob_T = learner.score(batch)
+    trajectory_T = batch.trajectory_S[batch.sequence_T]
+    sums, counts = (
+        torch.zeros(len(batch.trajectory_names), dtype=torch.float64, device=batch.ids_T.device)
+        .index_add(0, trajectory_T, each_T.double())
+        .tolist()
+        for each_T in (logprob_T * batch.sampled_T, batch.sampled_T)
+    )
+    mine = {batch.trajectory_names[row]: (-sums[row], int(counts[row])) for row in set(batch.trajectory_S.tolist())}
+    return {name: found for rank in learner.ranks.gather(mine) for name, found in rank.items()}
+
+
 def _measures(learner: Learner, part: TokenBatch, against: Any) -> dict[str, float]:
     """Their sums over the units of one micro-batch, with the exact KL where the policy has it."""
     exact = Need.KL_FROM_REFERENCE in learner.policy.provides

@@ -58,6 +58,8 @@ class TextPolicy:
         if not isinstance(model, PreTrainedModel):
             raise ValueError(f"a TextPolicy wraps a transformers model, not {type(model).__name__}")
         self.model, self.tokenizer, self.has_adapter = model, tokenizer, lora is not None
+        self.begins_as_base = lora is not None and lora.adapter is None
+        """Whether its adapter changes nothing at first."""
         routed = {Need.ROUTING, Need.OLD_ROUTING} if follow_routing(model) else set[Need]()
         self.provides = frozenset(Need) - {Need.ANSWER_SCORES, Need.ROUTING, Need.OLD_ROUTING} | routed
         """What the parts of a row may ask for."""
@@ -109,7 +111,7 @@ class TextPolicy:
         """Only its tokenizer and its shape, for a process that lets servers run the model."""
         policy = cls.__new__(cls)
         policy.model, policy.tokenizer = load_model(name, dtype=dtype, device="meta")
-        policy.has_adapter = False
+        policy.has_adapter = policy.begins_as_base = False
         return policy
 
     @property
@@ -133,10 +135,14 @@ class TextPolicy:
 
     def twin(self, *, shares: bool = True) -> TextPolicy:
         """A frozen copy of the policy as it is now; what does not train is shared with it, if `shares`."""
+        twin = self._frozen(shares=shares)
+        nn.Module.to(twin.model, self.home)  # the model's own method has the wrong type
+        return twin
+
+    def _frozen(self, *, shares: bool) -> TextPolicy:
         still = (each for each in self.model.parameters() if shares and not each.requires_grad)
         twin, shared = copy.copy(self), {id(each): each for each in still}
-        twin.model = copy.deepcopy(self.model, shared)
-        nn.Module.to(twin.model.requires_grad_(False), self.home)  # the model's own method has the wrong type
+        twin.model = copy.deepcopy(self.model, shared).requires_grad_(False)
         return twin
 
     def shard(self, critic: Critic | None, reference: Reference | None) -> None:
@@ -248,8 +254,11 @@ class TextPolicy:
         return Critic.shared(self, bins=bins) if shared else Critic.separate(self.model, bins=bins)
 
     def make_reference(self) -> Reference:
-        """The base under the adapter, which costs no memory, or a copy."""
-        return Reference.base_of(self) if self.has_adapter else Reference.copy_of(self)
+        """The policy as it is now: the base if its adapter changes nothing, else a copy of what trains, or of all."""
+        if self.begins_as_base:
+            return Reference.base_of(self)
+        copied = self.has_adapter and Reference(self._frozen(shares=True), without_adapter=False)
+        return copied or Reference.copy_of(self)
 
     def save_settings(self, folder: Path) -> None:
         """Save the model's configuration and the tokenizer."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from turnwise.adapter_folders import load_adapter, read_adapter_config
 from turnwise.policy.sharding import is_sharded, whole
 
 
@@ -26,6 +28,8 @@ class LoraSettings:
     """Names of layers, or all linear ones but the head. Experts and routers are never adapted."""
     seed: int = 0
     """Seed for the random start of A; B starts at zero, so that the policy starts as its base."""
+    adapter: Path | None = None
+    """A folder in peft's layout to start from, whose settings replace rank, alpha and targets."""
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -35,23 +39,45 @@ class LoraSettings:
 def attach_lora(model: PreTrainedModel, settings: LoraSettings) -> None:
     """Put an adapter into the model, in place, and freeze everything else."""
     try:
-        from peft import LoraConfig, inject_adapter_in_model
+        from peft import LoraConfig
     except ImportError:
         raise ValueError("LoRA needs the peft package: pip install 'turnwise[lora]'") from None
-    config = LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]
-        target_modules=_targets(model, settings.targets),
-        fan_in_fan_out=model.config.model_type == "gpt2",
-    )
-    inject_adapter_in_model(config, model)
+    if settings.adapter is not None:
+        read_adapter_config(settings.adapter)
+        config = LoraConfig.from_pretrained(str(settings.adapter))
+        config.inference_mode, config.init_lora_weights = False, True
+    else:
+        config = LoraConfig(
+            r=settings.rank,
+            lora_alpha=settings.alpha,  # pyright: ignore[reportArgumentType]
+            target_modules=_targets(model, settings.targets),
+            fan_in_fan_out=model.config.model_type == "gpt2",
+        )
+    _inject(config, model, settings.adapter)
     _refuse_adapted_experts(model)
+    if settings.adapter is not None:
+        load_adapter(model, settings.adapter)
+        return
     noise = torch.Generator().manual_seed(settings.seed)
     for name, parameter in model.named_parameters():
         if ".lora_A." in name:
             bound = 1 / math.sqrt(parameter.shape[1])
             start = (torch.rand(parameter.shape, generator=noise) * 2 - 1) * bound
             parameter.data.copy_(start)
+
+
+def _inject(config: Any, model: PreTrainedModel, folder: Path | None) -> None:
+    from peft import inject_adapter_in_model
+
+    try:
+        inject_adapter_in_model(config, model)
+    except ValueError as error:
+        if folder is None:
+            raise
+        made_for = read_adapter_config(folder).get("base_model_name_or_path")
+        raise ValueError(
+            f"the adapter in {folder} does not fit {model.name_or_path}: {error} It was made for {made_for}"
+        ) from None
 
 
 def _targets(model: PreTrainedModel, targets: str | tuple[str, ...]) -> str | list[str]:

@@ -13,6 +13,7 @@ from turnwise.algorithm import Algorithm, Need, Part, Trait, resolve
 from turnwise.algorithm.parts import function_of
 from turnwise.envs.registry import check, find, is_place
 from turnwise.envs.wrappers.named import check_wrappers
+from turnwise.envs.wrappers.reward_functions import check_rewards
 from turnwise.guard.guard import Guard
 from turnwise.outside import is_unread
 from turnwise.recipe.layers import Layer
@@ -230,6 +231,10 @@ def _check_env(env: EnvChoice, *, evaluated: bool, key: str = "env") -> None:
         check_wrappers(env.wrappers)
     except ValueError as error:
         raise ValueError(f"{key}.wrappers: {error}") from None
+    try:
+        check_rewards([choice.model_dump(exclude_none=True) for choice in env.rewards])
+    except ValueError as error:
+        raise ValueError(f"{key}.rewards: {error}") from None
     try:
         find(env.id)
     except ValueError:  # the user's own

@@ -1,13 +1,69 @@
-"""The section of a recipe that says where a step's groups come from."""
+"""Sections of a recipe that say what is learned from and what is rewarded: imitation, sources, reward functions."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from turnwise.algorithm import Part
 from turnwise.frozen_settings import Settings
+
+Schedule = Literal["constant", "linear", "cosine"]
+TooLong = Literal["refuse", "drop", "cut-left", "cut-right"]
+"""What becomes of a demonstration that is too long."""
+
+
+class Sft(Settings):
+    """Imitation before reinforcement: from the environment's expert, or from a file of chats."""
+
+    chats: str | None = None
+    """A JSONL file with {"messages": [{"role": ..., "content": ...}, ...]}, {"prompt": ..., "completion": ...} or
+    ShareGPT's {"conversations": [{"from": ..., "value": ...}, ...]} on each line. None: the expert plays."""
+    demonstrations: int = Field(default=512, ge=1)
+    """Episodes of the expert, or the most chats to take from the file."""
+    held_out: float | str | None = None
+    """Chats or demonstrations that are never learned from, and whose loss each evaluation measures (eval/nll): a share
+    such as 0.1, chosen by a hash of the prompt, or another file of chats."""
+    context: int | None = Field(default=None, ge=2)
+    """Maximum tokens per chat; None: the model's own limit."""
+    too_long: TooLong = "refuse"
+    """What becomes of a longer chat: refuse the file; drop it; cut-left, which leaves out its oldest messages and then
+    the beginning of the user's; or cut-right, which leaves out the end."""
+    epochs: int = Field(default=2, ge=1)
+    batch: int = Field(default=32, ge=1)
+    """Demonstrations per optimiser step."""
+    learning_rate: float = Field(default=1e-4, gt=0)
+    warmup: int = Field(default=5, ge=0)
+    schedule: Schedule = "cosine"
+
+    @field_validator("held_out")
+    @classmethod
+    def _is_share(cls, value: float | str | None) -> float | str | None:
+        if isinstance(value, float) and not 0 < value < 1:
+            raise ValueError("write a share between 0 and 1, or the path of a file")
+        return value
+
+    @model_validator(mode="after")
+    def _of_chats(self) -> Self:
+        if self.chats is None and isinstance(self.held_out, str):
+            raise ValueError("held_out names a file, but the expert plays; write a share, or give chats a file too")
+        return self
+
+
+class RewardChoice(Settings):
+    """One of several rewards. In YAML `exact` is short for `{function: exact}`."""
+
+    function: str
+    name: str | None = Field(default=None, pattern=r"^[\w.-]+$")
+    weight: float = Field(default=1.0, allow_inf_nan=False)
+    per: Literal["episode", "turn"] = "episode"
+    success: float | None = Field(default=None, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"function": value} if isinstance(value, str) else value
 
 
 class Ingredient(Settings):

@@ -19,7 +19,7 @@ from turnwise.recipe.ingredients import SourceChoice
 from turnwise.recipe.layers import Layer, join, read_layers
 from turnwise.recipe.schema import EnvChoice, ModelChoice, Recipe
 from turnwise.recipe.seating import written_out
-from turnwise.runs.checkpoints import Checkpoints, require_whole
+from turnwise.runs.checkpoints import ADAPTER, Checkpoints, require_whole
 from turnwise.runs.folder import CONFIG, META, RunFolder
 from turnwise.strict_yaml import parse, read_text
 from turnwise.trust import require_trust
@@ -89,14 +89,20 @@ def find_model(name: str, changes: Mapping[str, Any]) -> tuple[Recipe, str | Pat
     if is_path and not folder.exists():
         raise ValueError(f"there is no folder {name}; give a run folder, a model folder or a model name")
     run = folder.parent.parent if folder.parent.name == "checkpoints" else folder
+    if (folder / "adapter_config.json").is_file():
+        adapted = {"lora": {"adapter": name}, **_mapping(changes.get("model"))}
+        recipe = load_recipe(None, {**changes, "model": adapted})
+        return recipe, recipe.model.name
     if not (run / META).is_file():
-        model = changes.get("model", {})
-        return load_recipe(
-            None, {**changes, "model": {"name": name, **model} if isinstance(model, Mapping) else model}
-        ), name
+        return load_recipe(None, {**changes, "model": {"name": name, **_mapping(changes.get("model"))}}), name
     RunFolder.open(run)  # a damaged run raises its own message
     weights = newest_weights(run) if run == folder else require_whole(folder)
     return load_recipe(run / CONFIG, changes), weights
+
+
+def _mapping(model: Any) -> Mapping[str, Any]:
+    """A choice of a model in full."""
+    return {"name": model} if isinstance(model, str) else model or {}
 
 
 def one_model(checkpoint: Path) -> Path:
@@ -145,10 +151,29 @@ def _starting_from_weights(recipe: Recipe) -> Recipe:
 
 
 def _with_weights(model: ModelChoice) -> ModelChoice:
+    model = _with_adapter(model)
     folder = Path(model.name)
     if not (folder / META).is_file():
         return model
     return model.model_copy(update={"name": str(one_model(newest_weights(folder)))})
+
+
+def _with_adapter(model: ModelChoice) -> ModelChoice:
+    """What the adapter to begin with says of itself, where the recipe does not: its rank, its alpha and its base."""
+    lora = model.lora
+    if lora is None or lora.adapter is None or lora.model_fields_set >= {"rank", "alpha"}:
+        return model
+    from turnwise.adapter_folders import read_adapter_config  # only here: it imports torch
+
+    folder = Path(lora.adapter)
+    if (folder / META).is_file():
+        folder = one_model(newest_weights(folder)) / ADAPTER
+    config = read_adapter_config(folder)
+    own = {"rank": config["r"], "alpha": config["lora_alpha"], "adapter": str(folder)}
+    told = {key: value for key, value in own.items() if key == "adapter" or key not in lora.model_fields_set}
+    base = config.get("base_model_name_or_path")
+    named = {} if "name" in model.model_fields_set or not base else {"name": base}
+    return model.model_copy(update={"lora": lora.model_copy(update=told), **named})
 
 
 def _dependent_defaults(choices: Mapping[str, Any]) -> Layer:

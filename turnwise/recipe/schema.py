@@ -11,7 +11,7 @@ from turnwise.algorithm import Algorithm, Part
 from turnwise.envs.process import EnvSource
 from turnwise.envs.wrappers.named import read_choice
 from turnwise.frozen_settings import Settings
-from turnwise.recipe.ingredients import SourceChoice
+from turnwise.recipe.ingredients import RewardChoice, Schedule, Sft, SourceChoice
 from turnwise.recipe.machines import ClusterChoice, EngineChoice
 
 Mode = Literal["off", "warn", "act"]
@@ -19,7 +19,6 @@ Stage = Literal["imitation", "reinforcement", "preference"]
 """What a run learns from: demonstrations, its own episodes, or preference pairs."""
 Measure = Literal["meteor", "self-similarity", "distinct", "length", "perplexity", "kl"]
 """What can be measured on held-out episodes besides success and reward."""
-Schedule = Literal["constant", "linear", "cosine"]
 CONTEXT = 2048
 """Maximum tokens per episode unless the recipe or the model sets less: long episodes take slots in the engine."""
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -30,6 +29,8 @@ class LoraChoice(Settings):
 
     rank: int = Field(default=8, ge=1)
     alpha: float = Field(default=16, gt=0)
+    adapter: str | None = None
+    """An adapter to begin with: a folder that peft wrote, or a run with LoRA. Its own rank, alpha and layers count."""
 
 
 class ModelChoice(Settings):
@@ -64,6 +65,9 @@ class EnvChoice(Settings):
     wrappers: tuple[dict[str, Any], ...] = ()
     """Wrappers around it, innermost first: history, turn-limit, token-budget, time-limit, statistics, tools, or
     module:Class, each alone or as a mapping with options such as {kind: turn-limit, max_turns: 8}."""
+    rewards: tuple[RewardChoice, ...] = ()
+    """Rewards on top of its own, a list: exact, f1, number, environment (its own) or your my_rewards.py:right, alone or
+    with options such as {function: my_rewards.py:short, name: short, weight: 0.1, per: turn}."""
     held_out: dict[str, Any] = {"split": "validation"}
     """Arguments that evaluation changes, so that its tasks are in no training step. If the environment takes no
     `split`, evaluation uses seeds that training never uses."""
@@ -82,7 +86,9 @@ class EnvChoice(Settings):
 
     def source(self, changes: Mapping[str, Any] | None = None) -> EnvSource:
         """How to build it, with some arguments changed."""
-        return EnvSource(env=self.id, kwargs={**self.kwargs, **(changes or {})}, wrappers=self.wrappers)
+        rewards = [choice.model_dump(exclude_none=True) for choice in self.rewards]
+        wrappers = (*self.wrappers, {"kind": "rewards", "functions": rewards}) if rewards else self.wrappers
+        return EnvSource(env=self.id, kwargs={**self.kwargs, **(changes or {})}, wrappers=wrappers)
 
 
 class Rollout(Settings):
@@ -137,21 +143,6 @@ class Train(Settings):
     """Copy the policy to the reference every N steps; None: the reference stays the first policy."""
     ranks: Literal["replicas", "sharded"] = "replicas"
     """What each rank of `torchrun` holds: the whole model, or its shard of it."""
-
-
-class Sft(Settings):
-    """Imitation before reinforcement: from the environment's expert, or from a file of chats."""
-
-    chats: str | None = None
-    """A JSONL file with {"messages": [{"role": ..., "content": ...}, ...]} on each line. None: the expert plays."""
-    demonstrations: int = Field(default=512, ge=1)
-    """Episodes of the expert, or the most chats to take from the file."""
-    epochs: int = Field(default=2, ge=1)
-    batch: int = Field(default=32, ge=1)
-    """Demonstrations per optimiser step."""
-    learning_rate: float = Field(default=1e-4, gt=0)
-    warmup: int = Field(default=5, ge=0)
-    schedule: Schedule = "cosine"
 
 
 class Evaluate(Settings):
@@ -219,6 +210,8 @@ class Log(Settings):
     tensorboard: bool = False
     wandb: str | None = None
     """Weights & Biases project."""
+    trackio: str | None = None
+    """trackio project."""
 
 
 class PolicyChoice(Settings):
@@ -308,9 +301,9 @@ class Recipe(Settings):
     sft: Sft | None = None
     source: SourceChoice = SourceChoice()
     judge: Part | None = None
-    """Who compares the answers of a group: reward, reward-model, table, chat, or your own judge as
+    """Who compares the answers of a group: reward, reward-model, table, chat, chat-score, or your own judge as
     package.module:Class, with its options; gives says what becomes of it: wins (probabilities next to the reward),
-    reward or turn-reward (in its place)."""
+    reward or turn-reward (in its place, or with a weight as a part of it)."""
     eval: Evaluate = Evaluate()
     guard: GuardChoice = GuardChoice()
     checkpoint: Checkpoint = Checkpoint()

@@ -16,7 +16,7 @@ from turnwise.types import POLICY
 
 AGENTS = ("random", "oracle", *PLAYERS, LEARNED)
 """Scripted agents that need no code of the user's own."""
-_RESERVED = (*AREAS, "resume")
+_RESERVED = (*AREAS, "resume", "adapter")
 """Areas of metrics, and a folder of every checkpoint: a policy's name stands in the same places."""
 
 

@@ -13,7 +13,8 @@ def comparison_chapter(content: Mapping[str, Any]) -> dict[str, Any]:
     """Sentences, intervals, figures and tables of a comparison.
 
     `arms`, `notes` and `collapse_definition` are those of `turnwise.evaluate`'s comparison. A study may add its own
-    `sentences` (texts), `tables` ({"title", "note", "columns", "rows"}) and `figures` ({"title", "note", "x", "log_x",
+    `sentences` (texts), `intervals` ({"title", "note", "unit", "rows"}, each row {"name", "value", "low", "high"}),
+    `tables` ({"title", "note", "columns", "rows"}) and `figures` ({"title", "note", "x", "log_x",
     "lines"}, each line {"name", "x", "y", "low", "high"}); every key is optional.
     """
     known: Row = plain(content, lambda _: None)
@@ -25,7 +26,7 @@ def comparison_chapter(content: Mapping[str, Any]) -> dict[str, Any]:
             *(["Intervals are 95 %. " + definition] if definition else []),
             *(f"Note: {note}" for note in known.get("notes") or []),
         ],
-        "intervals": _intervals(arms),
+        "intervals": [*_intervals(arms), *(known.get("intervals") or [])],
         "figures": known.get("figures") or [],
         "tables": [*_tables(arms, str(known.get("baseline", "the first"))), *(known.get("tables") or [])],
     }

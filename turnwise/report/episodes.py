@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from turnwise.report.panels import rounded
+from turnwise.report.columns import rounded
 from turnwise.runs.disk import open_plain
 from turnwise.runs.reading import Row, RunData
 
@@ -36,6 +36,11 @@ def sample_episodes(run: RunData, sample: Sample, *, budget: float, near: Sequen
     steps = choose_steps(run.steps_with("step"), run.steps_with("tokens"), sample.steps, near)
     evaluated = choose_steps(run.steps_with("eval"), [], min(sample.steps, 2), ())
     chosen = [("step", step) for step in steps] + [("eval", step) for step in evaluated]
+    return read_episodes(run, chosen, sample, budget=budget)
+
+
+def read_episodes(run: RunData, chosen: Sequence[tuple[str, int]], sample: Sample, *, budget: float) -> dict[str, Any]:
+    """Episodes of the chosen files, such as `("step", 120)` or `("eval", 100)`, with their tokens' texts."""
     tokenizer = _load_tokenizer(run) if chosen else None
     episodes: list[Row] = []
     spent = 0

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Iterable
 from importlib import resources
 from string import Template
 from typing import Any
 
-SCRIPTS = (
+FIGURES = (
     "dom.js",
     "colours.js",
     "axes.js",
@@ -23,9 +24,11 @@ SCRIPTS = (
     "imitation.js",
     "measures.js",
     "league.js",
-    "report.js",
+    "time.js",
+    "settle.js",
+    "chapters.js",
 )
-"""In order of dependency; together they are one script."""
+"""What draws the figures, in order of dependency."""
 STYLES = ("page.css", "controls.css", "figures.css", "reading.css", "media.css")
 """In the order in which later rules win."""
 _UNSAFE = {character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
@@ -33,11 +36,16 @@ _UNSAFE = {character: f"\\u{ord(character):04x}" for character in "<>&\u2028\u20
 
 def render_page(data: dict[str, Any]) -> str:
     """The whole page. Nothing in `data` becomes markup: it is embedded as JSON, and the script only sets text."""
-    script = "\n".join(["(() => {", '"use strict";', *(read_asset(name) for name in SCRIPTS), "})();"])
+    script = join_script((*FIGURES, "report.js"))
     style = "\n".join(read_asset(name) for name in STYLES)
     return Template(read_asset("report.html")).substitute(
         script_hash=digest(script), style_hash=digest(style), script=script, style=style, data=escape_json(data)
     )
+
+
+def join_script(names: Iterable[str]) -> str:
+    """Files as one script that leaves no name behind."""
+    return "\n".join(["(() => {", '"use strict";', *(read_asset(name) for name in names), "})();"])
 
 
 def escape_json(data: Any) -> str:

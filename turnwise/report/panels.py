@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from turnwise.report.columns import MOST_POINTS, Columns
 from turnwise.runs.reading import Row
 from turnwise.runs.rows import is_number
 
-MOST_POINTS = 500
-"""Longer runs are shown in this many buckets of neighbouring steps."""
+_PART = "rollout/reward_"
+MOST_TURNS = 1000
+"""Turns that a heat map shows."""
 _COUNTED = {"eval/episodes", "eval/tasks", "eval/faults"}
 Scale = Literal["linear", "log"]
+Cell = tuple[str, int]
+"""A metric and a turn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,20 +48,43 @@ class Heat:
     """The value that means nothing happened; the colours diverge from it."""
 
 
-def curves(rows: Sequence[Row], metrics: Sequence[str]) -> dict[str, Any]:
+def curves(rows: Iterable[Row], metrics: Sequence[str]) -> dict[str, Any]:
     """Steps and one column per metric that was ever measured; non-numbers become None."""
-    buckets = _buckets(len(rows))
-    columns = {name: [_mean(rows[part], name) for part in buckets] for name in metrics}
+    columns = Columns[str]()
+    for row in rows:
+        columns.add(row["step"], row.items())
+    return curves_of(columns, metrics)
+
+
+def curves_of(columns: Columns[str], metrics: Iterable[str], *, since: int = 0) -> dict[str, Any]:
+    """The same of columns, from the bucket `since` on."""
+    known = set(columns.keys)
     return {
-        "step": [rows[part.stop - 1]["step"] for part in buckets],
-        "columns": {name: column for name, column in columns.items() if any(value is not None for value in column)},
+        "step": columns.steps[since:],
+        "columns": {name: columns.column(name, since) for name in dict.fromkeys(metrics) if name in known},
     }
 
 
 def all_metrics(rows: Sequence[Row]) -> list[str]:
     """Every metric of the run that no panel plots, in alphabetical order."""
-    known = {panel.metric for panel in PANELS} | {"step"}
+    known = {*(panel.metric for panel in (*PANELS, *part_panels(rows))), *TIMES, "step"}
     return sorted({name for row in rows for name in row} - known)
+
+
+def part_panels(rows: Sequence[Row]) -> list[Panel]:
+    """A panel for every named part of the reward."""
+    names = sorted({name for row in rows for name in row if name.startswith(_PART)})
+    return [
+        Panel(
+            metric=name,
+            chapter="Parts of the reward",
+            title=name.removeprefix(_PART),
+            note="What this part adds to the reward of an episode, on average",
+            evaluation=name.replace("rollout/", "eval/", 1),
+            unit="reward per episode",
+        )
+        for name in names
+    ]
 
 
 def held_out_measures(rows: Sequence[Row]) -> list[str]:
@@ -69,58 +95,52 @@ def held_out_measures(rows: Sequence[Row]) -> list[str]:
     return sorted(names - known - ends)
 
 
-def heat_maps(rows: Sequence[Row]) -> dict[str, Any]:
+def heat_columns(*, most: int = MOST_POINTS) -> Columns[Cell]:
+    """Columns for the heat maps; a bucket of steps must not hide a peak: of largest values it shows the largest."""
+    return Columns(most=most, largest=lambda cell: cell[0].endswith("_max"))
+
+
+def add_reading(columns: Columns[Cell], row: Row) -> bool:
+    """Add a row of turns.jsonl; False if it comes too late."""
+    turn = row.get("turn")
+    place = int(turn) if is_number(turn) and 0 <= turn < MOST_TURNS else None
+    cells = [] if place is None else [((heat.metric, place), row.get(heat.metric)) for heat in HEATS]
+    return columns.add(row["step"], cells)
+
+
+def heat_maps(rows: Iterable[Row]) -> dict[str, Any]:
     """Matrices (turn index × step) of every heat map that has data."""
-    steps = sorted({row["step"] for row in rows})
-    turns = 1 + max((int(row["turn"]) for row in rows if is_number(row.get("turn"))), default=-1)
-    buckets = _buckets(len(steps))
-    column_of = {steps[place]: column for column, part in enumerate(buckets) for place in range(part.start, part.stop)}
-    maps = {heat.metric: _matrix(rows, heat, turns, len(buckets), column_of) for heat in HEATS}
+    columns = heat_columns()
+    for row in sorted(rows, key=lambda row: row["step"]):
+        add_reading(columns, row)
+    return heat_of(columns)
+
+
+def heat_of(columns: Columns[Cell], *, since: int = 0) -> dict[str, Any]:
+    """The same of columns, from the bucket `since` on."""
+    turns = 1 + max((turn for _, turn in columns.keys), default=-1)
+    measured = {metric for metric, _ in columns.keys}
     return {
-        "step": [steps[part.stop - 1] for part in buckets],
+        "step": columns.steps[since:],
         "turns": turns,
         "maps": {
-            name: cells for name, cells in maps.items() if any(value is not None for row in cells for value in row)
+            heat.metric: [columns.column((heat.metric, turn), since) for turn in range(turns)]
+            for heat in HEATS
+            if heat.metric in measured
         },
     }
 
 
-def describe() -> dict[str, Any]:
-    """The panels and heat maps as data for the page."""
+def describe(rows: Sequence[Row] = ()) -> dict[str, Any]:
+    """The panels and heat maps as data for the page; `rows` of all runs say which parts their rewards have."""
+    played = sum(panel.chapter == PANELS[0].chapter for panel in PANELS)
+    panels = [*PANELS[:played], *part_panels(rows), *PANELS[played:]]
     return {
-        "panels": [asdict(panel) for panel in PANELS],
+        "panels": [asdict(panel) for panel in panels],
         "imitation_panels": [asdict(panel) for panel in IMITATION_PANELS],
         "heats": [asdict(heat) for heat in HEATS],
+        "times": TIMES,
     }
-
-
-def rounded(value: Any) -> float | int | None:
-    """Five significant digits, more than a plot can show; None for non-numbers."""
-    if not is_number(value):
-        return None
-    return value if isinstance(value, int) else float(f"{value:.5g}")
-
-
-def _buckets(count: int) -> list[slice]:
-    size = max(1, math.ceil(count / MOST_POINTS))
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-
-def _mean(rows: Sequence[Row], name: str) -> float | int | None:
-    values = [row[name] for row in rows if is_number(row.get(name))]
-    return rounded(sum(values) / len(values)) if values else None
-
-
-def _matrix(
-    rows: Sequence[Row], heat: Heat, turns: int, columns: int, column_of: dict[int, int]
-) -> list[list[float | int | None]]:
-    cells: list[list[list[float]]] = [[[] for _ in range(columns)] for _ in range(turns)]
-    for row in rows:
-        if is_number(row.get(heat.metric)) and is_number(row.get("turn")):
-            cells[int(row["turn"])][column_of[row["step"]]].append(row[heat.metric])
-    # A bucket of steps must not hide a peak: of largest values it shows the largest.
-    join: Callable[[list[float]], float] = max if heat.metric.endswith("_max") else lambda cell: sum(cell) / len(cell)
-    return [[rounded(join(cell)) if cell else None for cell in line] for line in cells]
 
 
 PANELS = (
@@ -301,6 +321,16 @@ IMITATION_PANELS = (
     ),
 )
 """The curves of the imitation stage."""
+
+TIMES = {
+    "time/rollout": "playing",
+    "time/score": "scoring",
+    "time/update": "learning",
+    "time/step": "the whole step",
+    "time/env": "of playing, environments",
+    "time/tokens_per_second": "tokens per second",
+}
+"""Where time goes, in the words of the page."""
 
 HEATS = (
     Heat(metric="turn/ratio_mean", title="Mean ratio", note="1: the policy has not moved", scale="log", centre=1.0),

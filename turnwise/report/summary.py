@@ -7,7 +7,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from turnwise.guard.onset import Onset
-from turnwise.report.panels import rounded
+from turnwise.report.columns import rounded
 from turnwise.runs.reading import Row, RunData
 from turnwise.runs.rows import is_number
 from turnwise.words import counted
@@ -56,6 +56,9 @@ def final_success(run: RunData) -> Row | None:
 def _verdict(summary: Row, run: RunData, onset: Onset | None) -> str:
     if run.config.get("stage") == "preference":
         parts = [_pairs(run), _ending(summary, run)]
+    elif run.config.get("stage") == "imitation":
+        played = "" if summary["final"] is None else _held_out(summary["final"])
+        parts = [_loss(run), played, _ending(summary, run)]
     else:
         parts = [_held_out(summary["final"]), _training(summary), _health(run, onset), _ending(summary, run)]
     return " ".join(part for part in parts if part)
@@ -79,6 +82,16 @@ def _pairs(run: RunData) -> str:
     last, margin = rows[-1], rows[-1].get("eval/pairs_margin")
     further = f", margin {_short(margin)}" if is_number(margin) else ""
     return f"Accuracy {_short(last['eval/pairs_accuracy'])}{further} on held-out pairs at step {last['step']}."
+
+
+def _loss(run: RunData) -> str:
+    """What a run on demonstrations has learnt."""
+    rows = [row for row in run.evals if is_number(row.get("eval/nll"))]
+    if not rows:
+        return f"{counted(len(run.metrics), 'step')} of imitation; no demonstration was held out."
+    first, last = rows[0], rows[-1]
+    before = f", {_short(first['eval/nll'])} before" if first["step"] == 0 and first is not last else ""
+    return f"Loss {_short(last['eval/nll'])} per token on held-out demonstrations at step {last['step']}{before}."
 
 
 def _training(summary: Row) -> str:

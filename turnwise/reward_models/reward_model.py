@@ -14,7 +14,8 @@ from turnwise.batch import TokenBatch
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.scalar_models import load_scalar_model
 from turnwise.reward_models.reward_policy import token_scores, turn_scores
-from turnwise.sources.chats import finished, read_messages, turns_of
+from turnwise.sources.chat_lines import read_messages
+from turnwise.sources.chat_turns import finished, turns_of
 from turnwise.sources.demonstrations import spell
 from turnwise.types import Message, Trajectory, Turn
 

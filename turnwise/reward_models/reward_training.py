@@ -91,6 +91,8 @@ def _load(settings: RewardTraining) -> tuple[TextPolicy, Renderer]:
         raise ValueError("model.system is not saved with a reward model; write system messages into the file")
     device = ("cuda" if torch.cuda.is_available() else "cpu") if settings.device == "auto" else settings.device
     lora = choice.lora and LoraSettings(rank=choice.lora.rank, alpha=choice.lora.alpha, seed=settings.seed)
+    if choice.lora is not None and choice.lora.adapter is not None:
+        raise ValueError("model.lora.adapter is not read for a reward model; merge it into its base, and name that")
     policy = TextPolicy.load(
         choice.name, dtype=choice.dtype, device=device, lora=lora, checkpointing=choice.checkpointing
     )

@@ -1,4 +1,6 @@
-"""The conversations of one episode whose agent is a user's program: each call continues one of them or opens another.
+"""The conversations of one episode in messages of any role: each call continues one of them or opens another.
+
+A user's program makes such calls, and so does an environment whose tools the chat template shows.
 
 The live episode and the checks of a recorded one go through the same few lines, so that a ledger can be replayed.
 """
@@ -7,14 +9,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from turnwise.policy.chat_roles import Roles
 from turnwise.policy.rendering import Conversation, Prompt, Renderer
+from turnwise.rollout.calling_conversation import CallingConversation, CallsAs, find_calls_as
+from turnwise.rollout.env_messages import call_row
 from turnwise.tools.formats import JsonFormat, render_tools
 from turnwise.tools.tool import Tool
 from turnwise.types import Turn
+
+NO_TOOLS = (
+    "the chat template shows no tools; the system message describes them, and calls are written as "
+    "<tool_call>{...}</tool_call>"
+)
+"""What a user is told where tools are meant for the template."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +39,24 @@ class ProgramCall:
     """In the form that templates read."""
     tools: Sequence[Mapping[str, Any]] = ()
     """In OpenAI's form; told once, at the beginning of a conversation."""
+    native: bool = False
+    """Whether the environment reads calls in the syntax of the template; also told once."""
 
     def as_row(self) -> dict[str, Any]:
         """The same as plain data, for `Turn.call`."""
         row = {"number": self.number, "after": self.after, "messages": [dict(each) for each in self.messages]}
-        return {**row, "tools": list(self.tools)} if self.tools else row
+        return row | ({"tools": list(self.tools)} if self.tools else {}) | ({"native": True} if self.native else {})
 
     @classmethod
     def of(cls, turn: Turn) -> ProgramCall:
         """The call that a turn has recorded."""
         assert turn.call is not None
         return cls(**turn.call)
+
+    @classmethod
+    def from_env(cls, number: int, observation: str, info: Mapping[str, Any]) -> ProgramCall:
+        """What an environment says in messages, or an observation after such messages."""
+        return cls(**call_row(number, observation, info))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,20 +86,27 @@ class Branches:
     renderers: Renderers
     sequences: list[list[int]] = field(default_factory=list[list[int]])
     """The tokens of each."""
+    native: bool = False
+    """Whether calls are in the syntax of the template."""
     _answers: dict[int, _Answer] = field(default_factory=dict[int, _Answer])
     _open: dict[int, tuple[Conversation, int]] = field(default_factory=dict[int, tuple[Conversation, int]])
 
     def ask(self, call: ProgramCall, renderer: Renderer | None = None) -> Placed:
         """The tokens of a call; another `renderer` may do the work, such as one that belongs to another thread."""
         before = None if call.after is None else self._answers[call.after]
+        self.native = self.native or call.native
         conversation, messages = (
             (before.conversation.fork(), call.messages)
             if before is not None
-            else (self.renderers.open(call.tools), self.renderers.introduce(call.tools, call.messages))
+            else (
+                self.renderers.open(call.tools, native=self.native),
+                self.renderers.introduce(call.tools, call.messages),
+            )
         )
         own = conversation.renderer
         conversation.renderer = own if renderer is None else own.with_tokenizer_of(renderer)
-        prompt = conversation.extend(self.renderers.roles.fit(messages, opens=before is None))
+        fit = self.renderers.fit_native if self.native else self.renderers.roles.fit
+        prompt = conversation.extend(fit(messages, opens=before is None))
         conversation.renderer = own
         if before is None or prompt.restarts:
             placed = self._begin(prompt.ids)
@@ -102,6 +127,10 @@ class Branches:
         tokens += sampled_ids
         self._answers[number] = _Answer(conversation=conversation, sequence=sequence, length=len(tokens))
         return text
+
+    def conversation_of(self, number: int) -> Conversation:
+        """The conversation of a call that waits for its answer."""
+        return self._open[number][0]
 
     def sequence_of(self, number: int) -> int:
         """The sequence of a call that waits for its answer."""
@@ -130,9 +159,27 @@ class Renderers:
         self.roles = Roles.of(renderer)
         self._known: dict[str, Renderer | None] = {}
 
-    def open(self, tools: Sequence[Mapping[str, Any]]) -> Conversation:
+    def open(self, tools: Sequence[Mapping[str, Any]], *, native: bool = False) -> Conversation:
         """A new conversation about these tools."""
-        return (self._showing(tools) or self.plain).open()
+        conversation = (self._showing(tools) or self.plain).open()
+        if native and self.calls_as == "data" and self.shows(tools):
+            return CallingConversation(renderer=conversation.renderer, messages=conversation.messages)
+        return conversation
+
+    @cached_property
+    def calls_as(self) -> CallsAs:
+        """How the template is told of calls."""
+        return find_calls_as(self.plain)
+
+    def shows(self, tools: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the template shows these tools."""
+        return self._showing(tools) is not None
+
+    def fit_native(self, messages: Sequence[Mapping[str, Any]], *, opens: bool) -> list[dict[str, Any]]:
+        """Messages with results of tools in their own role if the template knows it, otherwise as the user's."""
+        if self.calls_as != "user":
+            return replace(self.roles, tool=True).fit(messages, opens=opens)
+        return self.roles.fit([_as_users(message) for message in messages], opens=opens)
 
     def introduce(
         self, tools: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]
@@ -158,6 +205,12 @@ class Renderers:
             except ValueError:
                 self._known[key] = None
         return self._known[key]
+
+
+def _as_users(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    if message["role"] != "tool":
+        return message
+    return {"role": "user", "content": f"<result>\n{message['content']}\n</result>"}
 
 
 def _as_tools(rows: Iterable[Mapping[str, Any]]) -> list[Tool]:

@@ -18,6 +18,8 @@ from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host
 from turnwise.envs.wrappers.named import Choice
 from turnwise.rollout.agents import Action, Agent, View
+from turnwise.rollout.env_messages import call_row
+from turnwise.tools.native_calls import MESSAGES
 from turnwise.types import CUTS, StopReason, Trajectory, Turn
 
 Value = TypeVar("Value")
@@ -171,13 +173,15 @@ class Episode:
             name = self._reader(names)
             seat = self._seats[name]
             if len(seat.turns) == limits.max_turns:
+                await self._pay_cut(host, seat)
                 return self._cut(StopReason.MAX_TURNS, seat, observation)
             action, seconds = await self._act(host, name, observation)
             if action.text or action.sampled_ids or action.stop is None:
-                seat.add(_turn(action, observation, self._info, seconds))
+                seat.add(_turn(action, observation, self._info, seconds, number=len(seat.turns)))
             if action.stop is not None:
                 if action.stop in CUTS:
                     seat.pay(float(self._info.get("cut_reward", 0.0)))
+                    await self._pay_cut(host, seat, action.text)
                 return self._cut(action.stop, seat, observation)
             observation = await self._step(host, name, seat.turns[-1])
             if self._terminated or self._truncated:
@@ -237,6 +241,18 @@ class Episode:
         self._pay({name: reward, **self._info.get("rewards", {})})
         return observation
 
+    async def _pay_cut(self, host: Host, seat: _Seat, action: str = "") -> None:
+        """What a limit's end of the episode earns, where the environment has promised to say."""
+        if not self._info.get("pays_cuts") or not seat.turns:
+            return
+        _, reward, _, _, info = await host.cut(action, deadline=self._limits.step_seconds)
+        last = seat.turns[-1]
+        # Rewards that were paid before stay, as do the other parts of the same turn.
+        parts = {name: last.reward_parts.get(name, 0.0) + part for name, part in info.pop("reward_parts", {}).items()}
+        last.reward_parts = {**last.reward_parts, **parts}
+        self._info |= info
+        seat.pay(reward)
+
     def _pay(self, rewards: Mapping[str, float]) -> None:
         for name, reward in rewards.items():
             if name not in self._seats:
@@ -286,8 +302,8 @@ class Episode:
             trajectory = replace(
                 trajectory, stop=self._stop, truncated=True, terminated=False, info=self._info_of(name)
             )
-        # An open question of a program is not data.
-        trajectory.info = {key: value for key, value in trajectory.info.items() if key != "call"}
+        # An open question of a program and a promise to us are not data.
+        trajectory.info = {key: value for key, value in trajectory.info.items() if key not in ("call", "pays_cuts")}
         return trajectory
 
     def _info_of(self, name: str) -> Info:
@@ -300,7 +316,7 @@ class Episode:
         return {**self._info, "success": bool(by_seat.get(name, earned))}
 
 
-def _turn(action: Action, observation: str, info: Info, seconds: float) -> Turn:
+def _turn(action: Action, observation: str, info: Info, seconds: float, *, number: int) -> Turn:
     """The turn as the agent made it; `info` came with the observation, so its key names the state before the action."""
     return Turn(
         prompt_ids=action.prompt_ids,
@@ -309,7 +325,7 @@ def _turn(action: Action, observation: str, info: Info, seconds: float) -> Turn:
         policy=action.policy,
         policy_version=action.policy_version,
         restarts=action.restarts,
-        call=action.call,
+        call=call_row(number, observation, info) if MESSAGES in info else action.call,
         heard=action.heard,
         observation=observation,
         action=action.text,

@@ -16,6 +16,7 @@ from turnwise.rollout.agents import Action, Agent, View
 from turnwise.rollout.call_branches import Placed, ProgramCall, Renderers
 from turnwise.rollout.called_seat import CalledSeat, sampling_of
 from turnwise.rollout.token_checks import check_completion
+from turnwise.tools.native_calls import MESSAGES
 from turnwise.types import POLICY, StopReason, Trajectory
 
 # A truncated turn is not an action; a cancelled one says nothing about the policy.
@@ -68,6 +69,8 @@ class PolicyAgent(Agent):
         call = view.info.get("call")
         if isinstance(call, ModelCall):
             return await self._answer(view, call)
+        if MESSAGES in view.info:
+            return await self._converse(view)
         seat = self._seat(view)
         prompt = await self._observe(seat.conversation, view.observation)
         if prompt is None:
@@ -97,6 +100,20 @@ class PolicyAgent(Agent):
         stop = StopReason.TIMEOUT if completion.finish is Finish.CANCELLED else None
         return replace(self._action(text, placed.prompt, completion), call=found.as_row(), stop=stop)
 
+    async def _converse(self, view: View) -> Action:
+        """Sample a turn in an environment that speaks in messages, such as one with tools that the template shows."""
+        seat, call = self._called_seat(view), ProgramCall.from_env(view.turn, view.observation, view.info)
+        placed = await self._place(seat, call)
+        if placed is None or len(placed.whole) >= self._engine.capacity:
+            return Action(text="", stop=StopReason.CONTEXT_FULL)
+        if placed.sequence not in seat.sessions:
+            self._leave(seat)  # a rewritten history: nothing continues the sequence before
+            seat.sessions = {placed.sequence: _session(view)}
+        session = seat.sessions[placed.sequence]
+        completion = await self._sample(view, session, placed.prompt.ids, self._sampling)
+        text = seat.branches.answer(call.number, completion.ids)
+        return replace(self._action(text, placed.prompt, completion), stop=_STOPS.get(completion.finish))
+
     async def _sample(self, view: View, session: str, ids: Sequence[int], sampling: SamplingParams) -> Completion:
         try:
             completion = await self._engine.generate(session, ids, sampling)
@@ -125,17 +142,23 @@ class PolicyAgent(Agent):
         if called := self._called.pop((trajectory.episode, trajectory.seat), None):
             self._leave(called)
             called.arrange(trajectory.turns)
+            if called.branches.native and _goes_on(trajectory):
+                number, last = len(trajectory.turns), trajectory.final_observation
+                placed = await self._place(called, ProgramCall.from_env(number, last, trajectory.info))
+                trajectory.final_ids = self._final(None if placed is None else placed.prompt)
             return
         seat = self._seats.pop((trajectory.episode, trajectory.seat), None)
         if seat is None:
             return
         self._engine.close(seat.session)
-        if trajectory.truncated and not trajectory.stop.is_failure and not seat.cut and trajectory.final_observation:
-            prompt = await self._observe(seat.conversation, trajectory.final_observation)
-            # A rewritten history does not continue the last sequence, and text beyond the context cannot be read: the
-            # critic then values the end of the last turn.
-            fits = prompt is not None and len(prompt.ids) < self._engine.capacity
-            trajectory.final_ids = prompt.ids if prompt is not None and fits and not prompt.restarts else ()
+        if _goes_on(trajectory) and not seat.cut:
+            trajectory.final_ids = self._final(await self._observe(seat.conversation, trajectory.final_observation))
+
+    def _final(self, prompt: Prompt | None) -> Sequence[int]:
+        # A rewritten history does not continue the last sequence, and text beyond the context cannot be read: the
+        # critic then values the end of the last turn.
+        fits = prompt is not None and len(prompt.ids) < self._engine.capacity
+        return prompt.ids if prompt is not None and fits and not prompt.restarts else ()
 
     async def _observe(self, conversation: Conversation, observation: str) -> Prompt | None:
         """The new input as tokens; None if it does not fit the context. A long text does not block other episodes."""
@@ -188,6 +211,12 @@ class PolicyAgent(Agent):
     def _leave(self, seat: CalledSeat) -> None:
         for session in seat.sessions.values():
             self._engine.close(session)
+
+
+def _goes_on(trajectory: Trajectory) -> bool:
+    """Whether an observation came after the last turn that nobody has answered."""
+    cut = trajectory.stop.is_failure or trajectory.stop in (StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL)
+    return trajectory.truncated and not cut and bool(trajectory.turns and trajectory.final_observation)
 
 
 def _session(view: View) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from turnwise.policy.rendering import Conversation, Prompt, Renderer
 from turnwise.rollout.call_branches import Branches, ProgramCall, Renderers
-from turnwise.types import Turn
+from turnwise.types import Trajectory, Turn
 
 
 def as_made(turns: Sequence[Turn]) -> list[int]:
@@ -45,6 +45,9 @@ class Rereader:
         assert self._branches is not None
         return self._branches.answer(turn.call["number"], sampled_ids)
 
-    def final(self, observation: str) -> Prompt:
+    def final(self, trajectory: Trajectory) -> Prompt:
         """The tokens of an observation that nobody answered."""
-        return self._conversation.observe(observation)
+        last = trajectory.final_observation
+        if self._branches is None:
+            return self._conversation.observe(last)
+        return self._branches.ask(ProgramCall.from_env(len(trajectory.turns), last, trajectory.info)).prompt

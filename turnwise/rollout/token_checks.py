@@ -79,7 +79,7 @@ def check_ledger(trajectory: Trajectory, renderer: Renderer) -> Ledger:
         respelt += renderer.encode(renderer.shield(spoken)) != list(said)
     _check_layout(trajectory, sequences)
     if trajectory.final_ids:
-        final = reader.final(trajectory.final_observation)
+        final = reader.final(trajectory)
         _require_equal(f"trajectory {trajectory.id!r}, after the last turn: prompt", trajectory.final_ids, final.ids)
     return Ledger(turns=len(trajectory.turns), restarts=restarts, respelt=respelt)
 

@@ -16,6 +16,8 @@ from turnwise.runs.disk import DRAFT, RunFolderError, explained, open_plain, rem
 from turnwise.runs.journal import Mark
 
 FOLDER = "checkpoints"
+ADAPTER = "adapter"
+"""Where a checkpoint of a policy with LoRA has its adapter in peft's layout."""
 MANIFEST, JOURNALS = "manifest.json", "journals.json"
 
 

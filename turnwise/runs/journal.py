@@ -81,7 +81,7 @@ class Journal:
         with explained("read", self.path), open_plain(self.path) as file:
             file.seek(mark["bytes"])
             lines = file.read().split(b"\n")[:-1]
-        return [row for row in map(_parse, lines) if row is not None]
+        return [row for row in map(parse_line, lines) if row is not None]
 
     def truncate(self, mark: Mark) -> None:
         """Go back to the mark."""
@@ -137,7 +137,7 @@ def plain(value: Any, non_finite: Callable[[float], Any], *, depth: int = 0) -> 
 
 
 def _row(path: Path, number: int, line: bytes, fields: Mapping[str, type]) -> dict[str, Any]:
-    row = _parse(line)
+    row = parse_line(line)
     if row is None:
         raise RunFolderError(f"line {number} of {path} is not a JSON object; remove the line, or restore the file")
     if missing := [name for name, kind in fields.items() if not isinstance(row.get(name), kind)]:
@@ -145,7 +145,8 @@ def _row(path: Path, number: int, line: bytes, fields: Mapping[str, type]) -> di
     return row
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """The row of a line; None if it is not a JSON object."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Loggers: copies of a run's numbers elsewhere. The run folder has them all."""
+"""Loggers: copies of a run's numbers, and of some episodes, elsewhere. The run folder has them all."""
 
 from __future__ import annotations
 
@@ -13,12 +13,19 @@ if TYPE_CHECKING:  # a recipe includes its algorithm, which needs torch
     from turnwise.recipe.schema import Log
     from turnwise.runs.folder import RunFolder
 
+_EPISODES = "eval/episodes_played"
+"""Under this name go the texts."""
+
 
 class Logger(Protocol):
     """One destination for numbers."""
 
     def numbers(self, step: int, values: Mapping[str, float]) -> None:
         """Log the values of a step."""
+        ...
+
+    def episodes(self, step: int, texts: Sequence[str]) -> None:
+        """Log some held-out episodes that were played after a step."""
         ...
 
     def close(self) -> None:
@@ -40,6 +47,8 @@ class Loggers:
             loggers.append(TensorBoard(folder))
         if log.wandb:
             loggers.append(WeightsAndBiases(folder, project=log.wandb))
+        if log.trackio:
+            loggers.append(Trackio(folder, project=log.trackio))
         return cls(loggers)
 
     def row(self, row: Mapping[str, Any]) -> None:
@@ -47,6 +56,11 @@ class Loggers:
         values = {name: float(value) for name, value in row.items() if name != "step" and _is_number(value)}
         for logger in self._loggers:
             logger.numbers(row["step"], values)
+
+    def episodes(self, step: int, texts: Sequence[str]) -> None:
+        """Log some held-out episodes as texts."""
+        for logger in self._loggers if texts else ():
+            logger.episodes(step, texts)
 
     def close(self) -> None:
         """Flush what is still queued."""
@@ -70,6 +84,11 @@ class TensorBoard:
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
+    def episodes(self, step: int, texts: Sequence[str]) -> None:
+        """Log some held-out episodes."""
+        self._writer.add_text(_EPISODES, _as_code(texts), step)
+        self._writer.flush()
+
     def close(self) -> None:
         """Flush what is still queued."""
         self._writer.close()
@@ -79,13 +98,11 @@ class WeightsAndBiases:
     """A Weights & Biases run with the recipe's name and the stage; WANDB_MODE=offline keeps it on this machine."""
 
     def __init__(self, folder: RunFolder, *, project: str) -> None:
-        init = _require("wandb", extra="wandb").init
-        stage = "sft" if folder.config["stage"] == "imitation" else "train"
-        # Path and start time make the id: a resumed run keeps it, other runs of that name have another.
-        place = sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
-        self._run = init(
+        self._wandb = _require("wandb", extra="wandb")
+        name, place = _name_and_place(folder)
+        self._run = self._wandb.init(
             project=project,
-            name=f"{folder.config['name']} {stage}",
+            name=name,
             id=_identifier(f"{place}-{folder.meta.get('started', '')}"),
             resume="allow",
             dir=str(folder.path),
@@ -96,9 +113,54 @@ class WeightsAndBiases:
         """Log the values of a step."""
         self._run.log(dict(values), step=step)
 
+    def episodes(self, step: int, texts: Sequence[str]) -> None:
+        """Log some held-out episodes."""
+        rows = [[step, text] for text in texts]
+        self._run.log({_EPISODES: self._wandb.Table(columns=["step", "episode"], data=rows)}, step=step)
+
     def close(self) -> None:
         """Flush what is still queued."""
         self._run.finish()
+
+
+class Trackio:
+    """A trackio run on this machine (`trackio show`); TRACKIO_SPACE_ID sends it to a Space instead."""
+
+    def __init__(self, folder: RunFolder, *, project: str) -> None:
+        self._trackio = _require("trackio", extra="trackio")
+        name, place = _name_and_place(folder)
+        self._run = self._trackio.init(
+            project=project,
+            name=f"{name} {place[:6]}",  # trackio knows runs by their names alone
+            resume="allow",
+            config=folder.config,
+            embed=False,
+            auto_log_gpu=False,
+            auto_log_cpu=False,
+        )
+
+    def numbers(self, step: int, values: Mapping[str, float]) -> None:
+        """Log the values of a step."""
+        self._run.log(dict(values), step=step)
+
+    def episodes(self, step: int, texts: Sequence[str]) -> None:
+        """Log some held-out episodes."""
+        self._run.log({_EPISODES: self._trackio.Markdown(_as_code(texts))}, step=step)
+
+    def close(self) -> None:
+        """Flush what is still queued."""
+        self._run.finish()
+
+
+def _name_and_place(folder: RunFolder) -> tuple[str, str]:
+    """What a run is called, and what tells it from others of that name: a resumed run keeps both."""
+    stage = "sft" if folder.config["stage"] == "imitation" else "train"
+    return f"{folder.config['name']} {stage}", sha256(str(folder.path.resolve()).encode()).hexdigest()[:16]
+
+
+def _as_code(texts: Sequence[str]) -> str:
+    """Markdown in which nothing that a model or an environment said is markup."""
+    return "\n\n---\n\n".join("\n".join(f"    {line}" for line in text.splitlines()) for text in texts)
 
 
 def _is_number(value: Any) -> bool:

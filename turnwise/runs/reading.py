@@ -103,8 +103,8 @@ def read_run(path: Path) -> RunData:
     problems: list[str] = []
     run = RunData(
         path=path.resolve(),
-        config=_read_mapping(path / "config.yaml", yaml.safe_load, problems),
-        meta=_read_mapping(path / "meta.json", json.loads, problems),
+        config=read_mapping(path / "config.yaml", yaml.safe_load, problems),
+        meta=read_mapping(path / "meta.json", json.loads, problems),
         metrics=_by_step(_read_rows(path / "metrics.jsonl", problems)),
         turns=_read_rows(path / "turns.jsonl", problems),
         events=_read_rows(path / "events.jsonl", problems),
@@ -154,7 +154,8 @@ def _find_damage(path: Path) -> list[str]:
     return []
 
 
-def _read_mapping(file: Path, parse: Callable[[str], Any], problems: list[str]) -> Row:
+def read_mapping(file: Path, parse: Callable[[str], Any], problems: list[str]) -> Row:
+    """A file of settings; if it cannot be read, nothing, and a sentence in `problems`."""
     if not file.exists():
         problems.append(f"{file.name} is missing.")
         return {}

@@ -12,10 +12,15 @@ Row = Mapping[str, Any]
 AREAS = ("rollout", "source", "loss", "train", "time", "eval", "turn")
 """What the names of metrics begin with. Where several policies learn, those of one have its name in front."""
 
+_LARGEST_BITS = 1024
+"""Of an integer that a float can hold."""
+
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Whether it is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and value.bit_length() < _LARGEST_BITS
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def number(row: Row, name: str) -> float | None:

@@ -2,182 +2,70 @@
 
 from __future__ import annotations
 
-import copy
-import json
-from itertools import pairwise
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-
-from turnwise.dialects.chat_messages import ChatMessage, check_results, read_message
-from turnwise.policy.rendering import Conversation, Renderer
-from turnwise.sources.demonstrations import end_turn, spell
+from turnwise.dialects.chat_messages import ChatMessage
+from turnwise.policy.rendering import Renderer
+from turnwise.rollout.call_branches import NO_TOOLS, Renderers
+from turnwise.sources.chat_lengths import Lengths
+from turnwise.sources.chat_lines import FORM, ChatLine, read_chat
+from turnwise.sources.chat_turns import finished
 from turnwise.sources.lines import read_groups_of
-from turnwise.tools.formats import write_call
-from turnwise.types import Group, StopReason, Trajectory, Turn
-
-_FORM = '{"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
+from turnwise.types import Group, Trajectory
 
 
 def chat_groups(
-    path: str | Path, renderer: Renderer, *, limit: int | None = None, room: int | None = None
+    path: str | Path,
+    renderer: Renderer,
+    *,
+    limit: int | None = None,
+    room: int | None = None,
+    lengths: Lengths | None = None,
+    note: Callable[[str], None] | None = None,
 ) -> list[Group]:
     """The first `limit` chats of a JSONL file, one trajectory to a group, ready for `pack`.
 
     A chat's own system message replaces the renderer's. If the template rewrites the history, a chat becomes several
-    sequences. One error lists all bad lines, including those with more than `room` tokens.
+    sequences. One error lists all bad lines. Chats with more than `room` tokens are bad too, or as `lengths` says.
+    `note` is told if the template shows no tools, and the system message describes them instead.
     """
+    lengths, renderers, described = lengths or Lengths(room=room), Renderers(renderer), list[str]()
 
     def read(row: Any) -> list[Trajectory]:
-        messages = read_messages(row.get("messages") if isinstance(row, dict) else None)
-        tools = read_tools(row)
-        return [finished(turns_of(messages, renderer.showing(tools) if tools else renderer))]
+        line = read_chat(row)
+        if line.tools and not renderers.shows(line.tools):
+            described.append(NO_TOOLS)
+            line = _introduced(line, renderers)
+        turns = lengths.fit(line, renderers.open(line.tools).renderer)
+        if not turns:
+            return []
+        trajectory = finished(turns)
+        trajectory.task = line.prompt
+        return [trajectory]
 
-    return read_groups_of(path, read, form=_FORM, key="sft.chats", limit=limit, room=room)
-
-
-def read_messages(rows: Any) -> list[ChatMessage]:
-    """A checked list of messages; raises ValueError with the fix."""
-    if not isinstance(rows, list) or not rows:
-        raise ValueError(f"there is no list of messages; write {_FORM}")
-    messages = [read_message(place, row) for place, row in enumerate(rows)]
-    _check_order([message.role for message in messages])
-    check_results(messages)
-    return messages
-
-
-def read_tools(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """The tools of a line, if it has some."""
-    if row.get("functions"):
-        raise ValueError("'functions' is not read; write them as tools")
-    tools = row.get("tools") or []
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+    groups = read_groups_of(path, read, form=FORM, key="sft.chats", limit=limit, room=lengths.room)
+    if not groups:
         raise ValueError(
-            'tools is not a list of objects; write [{"type": "function", "function": {...}}], or remove it'
+            f"all of the {lengths.rows} rows of {path} have more than {lengths.room} tokens; raise sft.context, or "
+            "set sft.too_long=cut-left"
         )
-    return tools
+    if described and note is not None:
+        note(f"{path}: {described[0]}")
+    return groups
 
 
-def finished(turns: list[Turn], *, reward: float | None = None) -> Trajectory:
-    """The messages as a whole episode; a reward belongs to its last turn."""
-    if reward is not None:
-        turns[-1].reward = reward
-    return Trajectory(id="", turns=turns, stop=StopReason.DONE, terminated=True)
-
-
-def _check_order(roles: list[str]) -> None:
-    if "assistant" not in roles:
-        raise ValueError(
-            "the assistant says nothing, so there is nothing to learn; add its messages or remove the line"
-        )
-    for place, (before, role) in enumerate(pairwise(["", *roles])):
-        if role == "system" and before:
-            raise ValueError(f"message {place} is a system message; it may only come first: make it the user's")
-        if role == "tool" and before in ("", "system", "user"):
-            raise ValueError(f"message {place} is a tool's, but the assistant has not called one; make it the user's")
-        if role == "assistant" and before == "assistant":
-            raise ValueError(f"message {place} follows another one of the assistant; join the two")
-        if role == "assistant" and before in ("", "system"):
-            raise ValueError(f"message {place} of the assistant comes first; put a message of the user before it")
-
-
-def prompt_messages(messages: list[ChatMessage], renderer: Renderer) -> list[dict[str, Any]]:
-    """What the template is shown of messages that the assistant answers next."""
-    system = [] if messages[0].role == "system" else renderer.open().messages
-    return [*system, *(_shielded(message, renderer) for message in messages)]
-
-
-def turns_of(messages: list[ChatMessage], renderer: Renderer, *, context: int = 0) -> list[Turn]:
-    """One turn for each message of the assistant after the first `context` messages, which are only read.
-
-    What comes after the last of them is left out.
-    """
-    conversation, turns = renderer.open(), list[Turn]()
-    if messages[0].role == "system":
-        conversation.messages = [_shielded(messages[0], renderer)]
-    waiting = list[ChatMessage]()
-    for place, message in enumerate(messages):
-        if message.role in ("user", "tool"):
-            waiting.append(message)
-        elif message.role == "assistant" and place < context:
-            conversation.messages += [_shielded(one, renderer) for one in (*waiting, message)]
-            waiting.clear()
-        elif message.role == "assistant":
-            *earlier, last = waiting
-            conversation.messages += [_shielded(one, renderer) for one in earlier]
-            conversation.renderer = _observing_as(last.role, renderer)
-            turns.append(_turn(conversation, last, message))
-            waiting.clear()
-    return turns
-
-
-def _turn(conversation: Conversation, observed: ChatMessage, said: ChatMessage) -> Turn:
-    prompt = conversation.observe(observed.content, observed.fields)
-    sampled_ids = _spoken_ids(conversation, said)
-    action = conversation.record(sampled_ids)
-    return Turn(
-        observation=observed.content,
-        action=action,
-        prompt_ids=prompt.ids,
-        restarts=prompt.restarts,
-        sampled_ids=sampled_ids,
-    )
-
-
-def _spoken_ids(conversation: Conversation, said: ChatMessage) -> list[int]:
-    """The tokens of what the assistant says; calls of tools in the template's own form if it has one, else in ours."""
-    renderer = conversation.renderer
-    if not said.calls:
-        return spell(renderer, said.content)
-    for as_text in (False, True):  # templates differ in how they want a call's arguments
-        reply = renderer.shield_all(_reply(said, arguments_as_text=as_text))
-        if written := _written_by_template(conversation, reply):
-            return end_turn(renderer, written)
-    calls = "\n".join(map(write_call, said.calls))
-    return spell(renderer, f"{said.content}\n{calls}" if said.content else calls)
-
-
-def _reply(said: ChatMessage, *, arguments_as_text: bool) -> dict[str, Any]:
-    """The message as templates know it."""
-    calls = list[dict[str, Any]]()
-    for number, call in enumerate(said.calls):
-        arguments = dict(call.arguments)
-        written = json.dumps(arguments, ensure_ascii=False) if arguments_as_text else arguments
-        call_id = said.call_ids[number] if number < len(said.call_ids) else str(number)
-        calls.append({"id": call_id, "type": "function", "function": {"name": call.name, "arguments": written}})
-    return {"role": "assistant", "content": said.content, "tool_calls": calls}
-
-
-def _written_by_template(conversation: Conversation, reply: dict[str, Any]) -> str:
-    """What the template writes for a reply, up to the end token; nothing where it leaves out a call or other words."""
-    renderer, calls = conversation.renderer, reply["tool_calls"]
-    results = [
-        {"role": "tool", "content": "?", "name": call["function"]["name"], "tool_call_id": call["id"]} for call in calls
-    ]
-    try:
-        before = renderer.render(conversation.messages).removesuffix(renderer.opening)
-        # Results follow, because some templates treat the last message differently.
-        whole = renderer.render([*conversation.messages, reply, *results])
-    except (TemplateError, TypeError):  # TypeError: a template that adds texts to what is not one
-        return ""
-    if not renderer.end_text or not whole.startswith(before):
-        return ""
-    written = whole.removeprefix(before).partition(renderer.end_text)[0]
-    words = [reply["content"].strip(), *(call["function"]["name"] for call in calls)]
-    return written if all(word in written for word in words) else ""
-
-
-def _observing_as(role: str, renderer: Renderer) -> Renderer:
-    """The same renderer for observations in another role; statistics stay common."""
-    if renderer.observation_role == role:
-        return renderer
-    other = copy.copy(renderer)
-    other.observation_role = role
-    return other
-
-
-def _shielded(message: ChatMessage, renderer: Renderer) -> dict[str, Any]:
-    if message.calls:
-        return renderer.shield_all(_reply(message, arguments_as_text=False))
-    return {"role": message.role, "content": renderer.shield(message.content), **renderer.shield_all(message.fields)}
+def _introduced(line: ChatLine, renderers: Renderers) -> ChatLine:
+    """The chat with its tools in the system message, or, where the template has none, in the user's first."""
+    has_system = line.messages[0].role == "system"
+    given = [{"role": "system", "content": line.messages[0].content}] if has_system else []
+    text = str(renderers.introduce(line.tools, given)[0]["content"])
+    rest = line.messages[has_system:]
+    if renderers.roles.system:
+        messages = [ChatMessage(role="system", content=text), *rest]
+    else:
+        messages = [replace(rest[0], content=f"{text}\n\n{rest[0].content}"), *rest[1:]]
+    context = line.context + len(messages) - len(line.messages) if line.context else 0
+    return replace(line, messages=messages, context=context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from turnwise.judges.judge_kinds import check_judge
+from turnwise.judges.judge_kinds import check_judge, gives_of, only_compares
 from turnwise.ops.facts import Need
 from turnwise.outside import is_unread
 from turnwise.recipe.ingredients import SourceChoice
@@ -35,6 +35,13 @@ def _refusals(recipe: Recipe) -> Iterator[str]:
         yield (
             f"sampling{what} looks at a step's episodes before it plays more, and algorithm.max_lag={row.max_lag} "
             f"plays ahead; set algorithm.max_lag=0 or algorithm.sampling{fix}"
+        )
+    judge = recipe.judge
+    paid = judge is not None and not is_unread(judge.kind) and gives_of(judge.options) != "wins"
+    if judge is not None and paid and plan.tries + source.expert < 2 and only_compares(judge.kind):
+        yield (
+            f"judge={judge.kind} only compares answers, and {row.name} makes one try at each task, so every reward "
+            "would be 0.5; use judge.kind=chat-score, which grades answers one by one, or several tries: algorithm=grpo"
         )
     if recipe.stage == "preference" and not source.prefers:
         yield "stage is preference, but source.mix has more than preferences; leave stage out: the source decides it"

@@ -9,7 +9,7 @@ from itertools import combinations, takewhile
 from typing import Any
 
 from turnwise.dialects.chat_messages import ChatMessage
-from turnwise.sources.chats import read_messages, read_tools
+from turnwise.sources.chat_lines import as_messages, read_messages, read_tools
 
 FORM = '{"prompt": "...", "chosen": "...", "rejected": "..."}'
 _FORMS = {
@@ -90,22 +90,10 @@ def _scored(name: str, value: Any) -> _Answer:
 
 
 def _answer(name: str, value: Any, reward: float) -> _Answer:
-    rows = _rows(name, value, "assistant")
+    rows = as_messages(name, value, "assistant")
     if not rows or any(isinstance(each, dict) and each.get("content") == "" for each in rows[-1:]):
         raise ValueError(f"{name} is empty; fill it in, or remove the line")
     return _Answer(name=name, rows=rows, reward=reward)
-
-
-def _rows(name: str, value: Any, role: str) -> list[Any]:
-    """A text is one message."""
-    if isinstance(value, str):
-        return [{"role": role, "content": value if value.strip() else ""}]
-    if isinstance(value, dict):
-        return [value]
-    if not isinstance(value, list):
-        kind = "null" if value is None else f"of type {type(value).__name__}"
-        raise ValueError(f"{name} is {kind}; write a text, or a list of messages")
-    return value
 
 
 def _divided(row: dict[str, Any], answers: Sequence[_Answer]) -> tuple[list[Any], list[list[Any]]]:
@@ -118,7 +106,7 @@ def _divided(row: dict[str, Any], answers: Sequence[_Answer]) -> tuple[list[Any]
         if prompt and _role(prompt[-1]) == "assistant":  # equal answers, or answers that begin alike
             prompt.pop()
     else:
-        prompt = _rows("the prompt", said, "user")
+        prompt = as_messages("the prompt", said, "user")
     if not prompt or _role(prompt[-1]) != "user":
         raise ValueError(f"the prompt must end with a message of the user; write {FORM}")
     return prompt, [_rest(answer, prompt, given=bool(said)) for answer in answers]

@@ -9,8 +9,11 @@ from turnwise.envs.faults import close_quietly
 from turnwise.policy.rendering import Conversation, Renderer
 from turnwise.recipe.schema import EnvChoice
 from turnwise.rollout.agents import OracleAgent
+from turnwise.rollout.call_branches import Branches, ProgramCall, Renderers
+from turnwise.rollout.calling_conversation import tell_template
 from turnwise.rollout.episode import EpisodeSpec, Limits
 from turnwise.rollout.scheduler import RolloutStats, Scheduler
+from turnwise.tools.native_calls import call_id, read_native_calls
 from turnwise.types import POLICY, Group, Turn
 from turnwise.waiting import finish
 
@@ -43,9 +46,7 @@ def expert_groups(
     if note is not None and len(kept) < len(played):
         note(f"{len(played) - len(kept)} of {len(played)} demonstrations in {env.id} failed and are left out")
     for group in kept:
-        conversation = renderer.open()
-        for turn in group.trajectories[0].turns:
-            add_tokens(turn, conversation)
+        spell_turns(group.trajectories[0].turns, renderer)
     longest = max(longest_sequence(group.trajectories[0].turns) for group in kept)
     if room is not None and longest > room:
         raise ValueError(
@@ -62,6 +63,29 @@ def longest_sequence(turns: Sequence[Turn]) -> int:
         length = (0 if turn.restarts else length) + len(turn.prompt_ids) + len(turn.sampled_ids)
         longest = max(longest, length)
     return longest
+
+
+def spell_turns(turns: Sequence[Turn], renderer: Renderer) -> None:
+    """Fill in the tokens of an episode, as if a model had sampled them."""
+    conversation, branches = renderer.open(), None
+    for turn in turns:
+        if turn.call is None:
+            add_tokens(turn, conversation)
+        else:
+            branches = branches or Branches(renderers=Renderers(renderer))
+            _add_call_tokens(turn, branches)
+
+
+def _add_call_tokens(turn: Turn, branches: Branches) -> None:
+    """The same in an environment that speaks in messages; calls are learned in the syntax of the template."""
+    call = ProgramCall.of(turn)
+    prompt, conversation = branches.ask(call).prompt, branches.conversation_of(call.number)
+    renderer, found = conversation.renderer, read_native_calls(turn.action)
+    ids = [call_id(number) for number in range(len(found.calls))]  # ids of the right form; no turn says its own
+    told = tell_template(renderer, conversation.messages, found.text, found.calls, ids) if found.calls else None
+    turn.prompt_ids, turn.restarts, turn.policy = prompt.ids, prompt.restarts, POLICY
+    turn.sampled_ids = spell(renderer, turn.action) if told is None else end_turn(renderer, told[1])
+    turn.action = branches.answer(call.number, turn.sampled_ids)
 
 
 def add_tokens(turn: Turn, conversation: Conversation) -> None:

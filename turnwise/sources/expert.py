@@ -11,7 +11,7 @@ from turnwise.rollout.agents import OracleAgent
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.rollout.scheduler import in_groups
 from turnwise.sources.cursor import sampling_plan
-from turnwise.sources.demonstrations import add_tokens, longest_sequence, require_expert
+from turnwise.sources.demonstrations import longest_sequence, require_expert, spell_turns
 from turnwise.sources.player import Playing
 from turnwise.types import Group, Trajectory
 from turnwise.waiting import LoopRunner
@@ -56,8 +56,6 @@ class Expert:
 
     def _spells(self, trajectory: Trajectory) -> bool:
         """Fill in the tokens of an episode; returns whether it can be learned from."""
-        conversation = self._player.renderer.open()
-        for turn in trajectory.turns:
-            add_tokens(turn, conversation)
+        spell_turns(trajectory.turns, self._player.renderer)
         whole = bool(trajectory.turns) and not trajectory.stop.is_failure
         return whole and longest_sequence(trajectory.turns) <= self._player.capacity

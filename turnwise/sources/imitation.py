@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from turnwise.algorithm import Algorithm, Part
-from turnwise.recipe.schema import Recipe, Sft
+from turnwise.recipe.ingredients import Sft
+from turnwise.recipe.schema import Recipe
 from turnwise.sources.mixture import shuffled
 from turnwise.types import Group
 
@@ -19,10 +20,12 @@ class Imitation:
     Example: 5 demonstrations with `Sft(batch=2, epochs=3)` make 9 steps, of 2, 2 and 1 demonstrations in turn.
     """
 
-    def __init__(self, groups: Sequence[Group], sft: Sft, *, seed: int) -> None:
+    def __init__(self, groups: Sequence[Group], sft: Sft, *, seed: int, held_out: Sequence[Group] = ()) -> None:
         if not groups:
             raise ValueError("there are no demonstrations; raise sft.demonstrations or give sft.chats a file of chats")
         self._groups, self._batch, self._epochs, self._seed = list(groups), sft.batch, sft.epochs, seed
+        self.held_out = list(held_out)
+        """Demonstrations that are measured and never learned from."""
 
     @property
     def steps(self) -> int:

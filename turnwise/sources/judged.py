@@ -13,13 +13,11 @@ from turnwise.judges.judge_kinds import Gives, gives_of, make_judge
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.schema import Recipe
 from turnwise.recipe.seating import trained_seats
-from turnwise.types import Group, Trajectory
+from turnwise.types import ENV, ENVIRONMENT, JUDGE, Group, Trajectory
 
 Item = TypeVar("Item")
 WINS = "wins"
 """The stream with an answer's mean probability to win against its group, itself included as a tie."""
-ENV = "env"
-"""The part of a reward that came from the environment, where a judge gives the reward."""
 
 
 class Jury:
@@ -33,11 +31,15 @@ class Jury:
         judge: Judge | None,
         *,
         gives: Gives = "wins",
+        weight: float | None = None,
         seats: Collection[str] | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """Only what was played at `seats` is judged; None: all of it."""
-        self.asked, self.ranks, self._seats = judge, ranks, seats
+        """Only what was played at `seats` is judged; None: all of it.
+
+        With a `weight` the judge's reward is a part next to the environment's, otherwise it takes its place.
+        """
+        self.asked, self.ranks, self._seats, self._weight = judge, ranks, seats, weight
         self._gives: Gives = gives
 
     @classmethod
@@ -47,7 +49,7 @@ class Jury:
             return cls(None)
         options = recipe.judge.options
         judge, gives = make_judge(recipe.judge.kind, options), gives_of(options)
-        return cls(judge, gives=gives, seats=trained_seats(recipe), ranks=ranks)
+        return cls(judge, gives=gives, weight=options.get("weight"), seats=trained_seats(recipe), ranks=ranks)
 
     def judge(self, groups: Sequence[Group]) -> None:
         """Write the judge's opinion into the trajectories. Every rank has all groups."""
@@ -60,7 +62,7 @@ class Jury:
                 if self._gives == "wins":
                     note_wins(trajectory, row, members)
                 else:
-                    _pay(trajectory, row)
+                    _pay(trajectory, row, self._weight)
 
     def compare(self, pairs: Sequence[tuple[Trajectory, Trajectory]]) -> list[float]:
         """The probability that the first one of each pair is better; there must be a judge."""
@@ -118,10 +120,18 @@ def note_wins(
     spoken[-1].streams = {**spoken[-1].streams, WINS: [fmean(row) if chance is None else chance]}
 
 
-def _pay(trajectory: Trajectory, rewards: Sequence[float]) -> None:
-    """Replace the rewards; one reward alone is the last turn's. Success is still the environment's to say."""
+def _pay(trajectory: Trajectory, rewards: Sequence[float], weight: float | None) -> None:
+    """Replace the rewards, or add to them; one reward alone is the last turn's.
+
+    Success is still the environment's to say.
+    """
     trajectory.info = {**trajectory.info, "success": trajectory.success}
     early = len(trajectory.turns) - len(rewards)
     for turn, reward in zip(trajectory.turns, [*[0.0] * early, *rewards], strict=True):
-        turn.reward_parts = {**turn.reward_parts, ENV: turn.reward}
-        turn.reward = reward
+        paid = turn.reward
+        if weight is None:
+            turn.reward_parts, turn.reward = {JUDGE: reward, ENV: paid}, reward
+        else:
+            own = turn.reward_parts or {ENVIRONMENT: paid}
+            turn.reward_parts = {**own, JUDGE: weight * reward, ENV: paid}
+            turn.reward = paid + weight * reward

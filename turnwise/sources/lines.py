@@ -34,10 +34,10 @@ def read_groups_of(
     """A group for each of the first `limit` lines of a JSONL file; `read` makes its trajectories or raises ValueError.
 
     `form` shows what a line looks like, `key` is the recipe's key for the file. A line that makes more than `room`
-    tokens is bad too. `prepare` makes many lines at once into what `read` is given, or into
-    the ValueError that says what is wrong with one.
+    tokens is bad too; one that makes no trajectory is left out. `prepare` makes many lines at once into what `read` is
+    given, or into the ValueError that says what is wrong with one.
     """
-    groups, problems = list[Group](), list[str]()
+    groups, problems, read_any = list[Group](), list[str](), False
     for number, row in _rows(Path(path), key, prepare):
         if limit is not None and len(groups) == limit:
             break
@@ -50,11 +50,13 @@ def read_groups_of(
         except (ValueError, TemplateError) as error:
             problems.append(f"{path}, line {number}: {_fixable(error, form)}")
         else:
-            groups.append(_named(f"{Path(path).name}:{number}", trajectories))
+            read_any = True
+            if trajectories:
+                groups.append(_named(f"{Path(path).name}:{number}", trajectories))
     if problems:
         more = [f"and {counted(len(problems) - _SHOWN, 'more bad line')}"] if len(problems) > _SHOWN else []
         raise ValueError("\n".join([*problems[:_SHOWN], *more]))
-    if not groups:
+    if not read_any:
         raise ValueError(f"{path} is empty; write one example to a line, as {form}")
     return groups
 

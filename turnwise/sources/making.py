@@ -19,8 +19,9 @@ from turnwise.sources.plain_text import text_groups
 from turnwise.sources.played import Played
 from turnwise.sources.played_ahead import PlayedAhead
 from turnwise.sources.player import Playing
-from turnwise.sources.preferences import preference_groups, split_held_out
+from turnwise.sources.preferences import preference_groups
 from turnwise.sources.source import Source
+from turnwise.sources.splitting import split_held_out
 from turnwise.types import Group
 
 _FILES: Mapping[str, Callable[..., list[Group]]] = {
@@ -45,7 +46,7 @@ def make_source(
 ) -> Source:
     """The source of the steps from `first` on; `kept` and `state` are what a checkpoint has of it."""
     if imitation is not None:
-        return Mixture(player, [imitation])
+        return Mixture(player, [imitation], held_out=imitation.held_out)
     if not recipe.source.mix:
         return _played(recipe, player, tasks=None, first=first, kept=kept, state=state, ranks=ranks, jury=jury)
     played, shelves, held_out = None, list[Shelf](), list[Group]()
@@ -107,10 +108,4 @@ def _read(part: Ingredient, recipe: Recipe, player: Playing) -> tuple[list[Group
         return groups, _FILES[part.kind](part.held_out, renderer, room=room)
     if part.held_out is None:
         return groups, []
-    learned, held = split_held_out(groups, part.held_out)
-    if not learned or not held:
-        raise ValueError(
-            f"held_out={part.held_out:g} of the prompts of {part.path} leaves {len(learned)} groups to learn from and "
-            f"{len(held)} to measure; change the share, or name a file of pairs to measure"
-        )
-    return learned, held
+    return split_held_out(groups, part.held_out, name=part.path)

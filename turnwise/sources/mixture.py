@@ -67,7 +67,7 @@ class Mixture(Source):
         return {} if self._played is None else self._played.metrics()
 
     def held_out(self) -> list[Group]:
-        """Preferences that were set apart."""
+        """Preferences or demonstrations that were set apart."""
         return list(self._held_out)
 
     def ahead(self) -> dict[int, list[Group]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from turnwise.policy.rendering import Renderer
 from turnwise.recipe.schema import CONTEXT
-from turnwise.sources.chats import finished
+from turnwise.sources.chat_turns import finished
 from turnwise.sources.lines import read_groups_of, read_text
 from turnwise.types import Group, Trajectory, Turn
 

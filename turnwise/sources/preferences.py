@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.rendering_ahead import AheadRenderer
-from turnwise.sources.chats import finished, prompt_messages, turns_of
+from turnwise.sources.chat_turns import finished, prompt_messages, turns_of
 from turnwise.sources.compared_answers import FORM, ComparedAnswers, read_comparison
 from turnwise.sources.judged import note_wins
 from turnwise.sources.lines import read_groups_of
 from turnwise.types import Group, Trajectory
 
 _KEY = "the path in source.mix"
-_DIGITS = 2**64
 
 
 def preference_groups(
@@ -51,15 +49,6 @@ def preference_groups(
                 beats = trajectory.info["beats"]
                 note_wins(trajectory, beats, group.trajectories, chance=beats[1 - place])
     return groups
-
-
-def split_held_out(groups: Sequence[Group], share: float) -> tuple[list[Group], list[Group]]:
-    """The groups to learn from, and about `share` of them that are held out. Equal prompts are never in both."""
-    parts: tuple[list[Group], list[Group]] = ([], [])
-    for group in groups:
-        digest = hashlib.sha256(repr(group.trajectories[0].task).encode("utf-8", "surrogatepass")).digest()
-        parts[int.from_bytes(digest[:8]) / _DIGITS < share].append(group)
-    return parts
 
 
 def _readable(row: Any) -> ComparedAnswers | ValueError:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from turnwise.ops.filters import equal_returns
 from turnwise.sources.judged import env_reward, is_paid_by_judge
-from turnwise.types import CUTS, Group, StopReason, Trajectory, mean_scores
+from turnwise.types import CUTS, Group, StopReason, Trajectory, mean_reward_parts, mean_scores
 
 _GRAM = 4
 """Tokens in a row that count as repeated text when they come again in the same turn."""
@@ -73,6 +73,7 @@ def _outcomes(sound: Sequence[Trajectory]) -> dict[str, float]:
     metrics = {
         "rollout/success": sum(trajectory.success for trajectory in sound) / len(sound),
         "rollout/reward": sum(trajectory.reward for trajectory in sound) / len(sound),
+        **{f"rollout/reward_{name}": value for name, value in mean_reward_parts(sound).items()},
         "rollout/cut": sum(trajectory.stop in CUTS for trajectory in sound) / len(sound),
         **{f"rollout/score_{name}": value for name, value in mean_scores(sound).items()},
         **_zero_sum(sound),

@@ -147,7 +147,7 @@ class JsonFormat:
 
     def _read(self, value: dict[str, Any] | CallError, tools: Mapping[str, Tool]) -> ToolCall | CallError:
         call = value if isinstance(value, CallError) else read_call(value)
-        return _unknown(call.name, tools) if isinstance(call, ToolCall) and call.name not in tools else call
+        return unknown_tool(call.name, tools) if isinstance(call, ToolCall) and call.name not in tools else call
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +171,7 @@ class ReActFormat:
             return None
         name = found[2].strip().strip("`\"'")
         if name not in tools:
-            return _unknown(name, tools)
+            return unknown_tool(name, tools)
         said = re.match(r"\s*Action Input[ \t]*:(.*?)(?=^[ \t]*Observation[ \t]*:|\Z)", text[found.end() :], _LINES)
         return self._with_input(tools[name], said[1].strip() if said else "")
 
@@ -242,5 +242,6 @@ def _load_object(text: str) -> dict[str, Any] | CallError:
     return value if isinstance(value, dict) else CallError(message="the call must be one JSON object")
 
 
-def _unknown(name: str, tools: Mapping[str, Tool]) -> CallError:
+def unknown_tool(name: str, tools: Mapping[str, Tool]) -> CallError:
+    """What a model reads that calls a tool that is not there."""
     return CallError(message=f"unknown tool {name[:_QUOTED_CHARACTERS]!r}; there is {', '.join(tools) or 'none'}")

@@ -107,13 +107,22 @@ def build_far(plain: Mapping[str, Any]) -> tuple[Cast, Player]:
     gpus = recipe.cluster is not None and recipe.cluster.gpus > 0
     recipe = recipe.model_copy(update={"device": "cuda" if gpus else "cpu"})
     if recipe.engine.kind == IN_PROCESS:
-        policies = {name: load_policy(recipe_of(recipe, name), frozen=True) for name in policies_of(recipe)}
+        policies = {
+            name: load_policy(_as_published(recipe_of(recipe, name), frozen=choice.frozen), frozen=True)
+            for name, choice in policies_of(recipe).items()
+        }
     else:  # servers hold the weights
         models = {name: choice.model for name, choice in policies_of(recipe).items()}
         policies = {name: TextPolicy.without_weights(model.name, dtype=model.dtype) for name, model in models.items()}
     cast = make_cast(recipe, policies)
     engine, seed = recipe.engine, recipe.seed
     return cast, Player(cast, rollout=recipe.rollout, engine=engine, seed=seed, lockstep=False, role="follows")
+
+
+def _as_published(recipe: Recipe, *, frozen: bool) -> Recipe:
+    """Weights of a policy that learns come with the adapter merged in."""
+    model = recipe.model if frozen else recipe.model.model_copy(update={"lora": None})
+    return recipe.model_copy(update={"model": model})
 
 
 def make_agent(seat: str, choice: SeatChoice) -> Agent:

@@ -41,8 +41,8 @@ class FirstPolicy:
     def reference(self) -> Reference:
         """Its weights, loaded once."""
         trainee, policy = self._trainee, self._trainee.policy
-        if policy.has_adapter:  # it starts at zero: the first policy is the base model
-            return Reference.base_of(policy)
+        if trainee.first is not None:
+            return trainee.first
         # The reference of the row may be renewed, so this one is always a model in memory, loaded once.
         if self._checkpoints.find(0) is None:
             raise ValueError(

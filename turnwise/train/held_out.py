@@ -8,6 +8,8 @@ from functools import cached_property, partial
 from typing import Any
 
 from turnwise.evaluate.evaluation import fewer_tasks, mean_over_policies, play_all_policies, play_specs, summarize
+from turnwise.evaluate.text_losses import read_losses
+from turnwise.learn.assessment import text_losses
 from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.rollout.scheduler import at_seats
@@ -110,10 +112,13 @@ class HeldOut:
         return measure_exploitability(recipe.env.source(recipe.env.held_out), strategy, trainee.seats)
 
     def _measure(self, trainee: Trainee, pairs: Sequence[Group]) -> dict[str, float]:
-        """What the policy makes of held-out preferences, against the first policy: `eval/pairs_accuracy` and so on."""
+        """What the policy makes of held-out examples: of demonstrations their loss, `eval/nll`; of preferences, against
+        the first policy, `eval/pairs_accuracy` and so on."""
         if not pairs:
             return {}
         learner = trainee.learner
+        if self._recipe.stage == "imitation":
+            return read_losses(list(text_losses(learner, pairs).values()))
         stays = learner.reference is not None and trainee.recipe.train.reference_every is None
         first = None if stays else self._first_policies[trainee.name].reference
         measures = learner.assess(pairs, against=first)

@@ -15,23 +15,30 @@ from typing import Any
 import torch
 
 from turnwise import __version__
+from turnwise.adapter_folders import read_adapter_config
 from turnwise.engine.kinds import IN_PROCESS, check_engine
 from turnwise.engine.runners import cache_shape
 from turnwise.envs.check import check_env
 from turnwise.envs.check_memory import remember, was_sound
 from turnwise.envs.registry import find
+from turnwise.envs.wrappers.named import native_tools
 from turnwise.exactness import describe_arithmetic
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.scalar_models import require_alike
 from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_lora import LoraSettings, share_base
+from turnwise.recipe.ingredients import Sft
 from turnwise.recipe.schema import CONTEXT, EnvChoice, Recipe
 from turnwise.recipe.seating import count_voices, policies_of, recipe_of, trained_policies
+from turnwise.rollout.call_branches import NO_TOOLS, Renderers
 from turnwise.runs.checkpoints import is_checkpoint, policy_folder, require_whole
+from turnwise.sources.chat_lengths import Lengths
 from turnwise.sources.chats import chat_groups
 from turnwise.sources.demonstrations import expert_groups
 from turnwise.sources.imitation import Imitation, require_sft
+from turnwise.sources.splitting import split_held_out
 from turnwise.torch_ranks import join, own_device
+from turnwise.types import Group
 from turnwise.words import counted
 
 _DOCTOR_SEEDS, _DOCTOR_SECONDS = 2, 10.0
@@ -69,9 +76,7 @@ def load_policy(recipe: Recipe, source: str | Path | None = None, *, frozen: boo
     model = recipe.model
     if source is None and is_checkpoint(Path(model.name)):
         require_whole(Path(model.name))
-    lora = None
-    if model.lora is not None and not frozen:
-        lora = LoraSettings(rank=model.lora.rank, alpha=model.lora.alpha, seed=recipe.seed)
+    lora = _adapter_of(recipe, its_own=source is None or str(source) == model.name, frozen=frozen)
     device = choose_device(recipe)
     waits = not frozen and recipe.train.ranks == "sharded" and join().size > 1
     try:
@@ -89,6 +94,21 @@ def load_policy(recipe: Recipe, source: str | Path | None = None, *, frozen: boo
         raise ValueError(f"the model {str(source or model.name)!r} does not load: {error}") from error
 
 
+def _adapter_of(recipe: Recipe, *, its_own: bool, frozen: bool) -> LoraSettings | None:
+    """The adapter of a policy. One to begin with is on the recipe's own model; a checkpoint has it merged in."""
+    lora = recipe.model.lora
+    folder = lora.adapter if lora is not None and its_own else None
+    if lora is None or (frozen and folder is None):
+        return None
+    if folder is None:
+        return LoraSettings(rank=lora.rank, alpha=lora.alpha, seed=recipe.seed)
+    config = read_adapter_config(Path(folder))
+    for name, said, there in (("rank", lora.rank, config["r"]), ("alpha", lora.alpha, config["lora_alpha"])):
+        if said != there:
+            raise ValueError(f"model.lora.{name} is {said:g}, but the adapter in {folder} has {there:g}; leave it out")
+    return LoraSettings(rank=lora.rank, alpha=lora.alpha, seed=recipe.seed, adapter=Path(folder))
+
+
 def make_renderer(recipe: Recipe, policy: TextPolicy) -> Renderer:
     """How the recipe's conversations become tokens."""
     model = recipe.model
@@ -96,8 +116,9 @@ def make_renderer(recipe: Recipe, policy: TextPolicy) -> Renderer:
 
 
 def plays_at_all(recipe: Recipe) -> bool:
-    """Whether the run needs its environment and an engine; one that only learns from preferences needs neither."""
-    return recipe.stage != "preference" or recipe.eval.episodes > 0
+    """Whether the run needs its environment and an engine; one that only learns from files needs neither."""
+    imitates_file = recipe.stage == "imitation" and recipe.sft is not None and recipe.sft.chats is not None
+    return recipe.eval.episodes > 0 or not (recipe.stage == "preference" or imitates_file)
 
 
 def require_sound_env(recipe: Recipe, *, note: Callable[[str], None] | None = None) -> None:
@@ -119,19 +140,20 @@ def _require_sound(env: EnvChoice, recipe: Recipe, *, also_held_out: bool, note:
         source.check()
     if find(env.id)[0].runs_program:
         return  # a program may do anything with what the doctor says to it; `turnwise check-env` runs it when asked
-    for kwargs in [source.kwargs for source in sources] if env.check else ():
-        if was_sound(env.id, kwargs, env.wrappers):
+    for source in sources if env.check else ():
+        kwargs, wrappers = source.kwargs, source.wrappers
+        if was_sound(env.id, kwargs, wrappers):
             continue
         report = check_env(
             env.id,
             kwargs=kwargs,
-            wrappers=env.wrappers,
+            wrappers=wrappers,
             seeds=_DOCTOR_SEEDS,
             deadline=recipe.rollout.step_seconds,
             seconds=_DOCTOR_SECONDS,
             progress=None if note is None else _telling(note, env.id),
         )
-        remember(report, kwargs, env.wrappers)
+        remember(report, kwargs, wrappers)
         hurried = [finding.text for finding in report.findings if finding.check == "time"]
         if note is not None and hurried:
             note(f"env doctor: {hurried[0]}; `turnwise check-env {env.id}` runs every check")
@@ -214,6 +236,14 @@ def require_engine(recipe: Recipe, policies: Mapping[str, TextPolicy]) -> None:
         )
 
 
+def note_tools(recipe: Recipe, policies: Mapping[str, TextPolicy], note: Callable[[str], None]) -> None:
+    """Say so if tools are left to a chat template that shows none."""
+    tools = native_tools(recipe.env.wrappers)
+    for name, policy in policies.items() if tools else ():
+        if not Renderers(make_renderer(recipe_of(recipe, name), policy)).shows(tools):
+            note(f"{recipe_of(recipe, name).model.name}: {NO_TOOLS}")
+
+
 def require_loggers(recipe: Recipe) -> None:
     """ValueError if a logger that the recipe asks for is not installed."""
     for extra, wanted in (("tensorboard", recipe.log.tensorboard), ("wandb", recipe.log.wandb is not None)):
@@ -224,10 +254,14 @@ def require_loggers(recipe: Recipe) -> None:
 def make_imitation(
     recipe: Recipe, renderer: Renderer, *, room: int | None = None, note: Callable[[str], None] | None = None
 ) -> Imitation:
-    """The demonstrations of the imitation stage, each within `room` tokens; `note` receives failures."""
-    sft = require_sft(recipe)
+    """The demonstrations of the imitation stage, each within `room` tokens; `note` receives what was left out."""
+    sft, held = require_sft(recipe), list[Group]()
+    tell = note or (lambda _: None)
     if sft.chats is not None:
-        groups = chat_groups(Path(sft.chats), renderer, limit=sft.demonstrations, room=room)
+        room = _room_for_chats(sft, room)
+        groups = _read_chats(sft, sft.chats, renderer, limit=sft.demonstrations, room=room, note=tell)
+        if isinstance(sft.held_out, str):
+            held = _read_chats(sft, sft.held_out, renderer, limit=None, room=room, note=tell)
     else:
         groups = expert_groups(
             recipe.env,
@@ -238,10 +272,28 @@ def make_imitation(
             room=room,
             note=note,
         )
-    imitation = Imitation(groups, sft, seed=recipe.seed)
-    if note is not None and sft.warmup >= imitation.steps:
-        note(f"sft.warmup={sft.warmup} covers all {counted(imitation.steps, 'step')}: none has the full rate; lower it")
+    if isinstance(sft.held_out, float):
+        groups, held = split_held_out(groups, sft.held_out, name=sft.chats or recipe.env.id)
+    imitation = Imitation(groups, sft, seed=recipe.seed, held_out=held)
+    if sft.warmup >= imitation.steps:
+        tell(f"sft.warmup={sft.warmup} covers all {counted(imitation.steps, 'step')}: none has the full rate; lower it")
     return imitation
+
+
+def _room_for_chats(sft: Sft, room: int | None) -> int | None:
+    if sft.context is not None and room is not None and sft.context > room:
+        raise ValueError(f"sft.context is {sft.context}, but the model has room for {room} tokens; lower it")
+    return sft.context or room
+
+
+def _read_chats(
+    sft: Sft, path: str, renderer: Renderer, *, limit: int | None, room: int | None, note: Callable[[str], None]
+) -> list[Group]:
+    lengths = Lengths(rule=sft.too_long, room=room)
+    groups = chat_groups(Path(path), renderer, limit=limit, lengths=lengths, note=note)
+    if said := lengths.told(path):
+        note(said)
+    return groups
 
 
 def circumstances(device: str, *, ranks: int = 1) -> dict[str, str | int]:

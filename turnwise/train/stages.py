@@ -40,6 +40,7 @@ from turnwise.train.setup import (
     load_policy,
     make_imitation,
     make_renderer,
+    note_tools,
     plays_at_all,
     require_engine,
     require_loggers,
@@ -70,6 +71,7 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
     require_loggers(recipe)
     policies = load_policies(recipe)
     require_models(recipe, policies)
+    note_tools(recipe, policies, console.note)
     imitation = None
     if recipe.sft is not None:
         imitation = _imitation(recipe, policies, console, ranks)
@@ -87,6 +89,7 @@ def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = No
 def imitate(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = None) -> dict[str, Any]:
     """The imitation stage alone, in a separate folder."""
     folder, console, ranks = Path(folder), console or _default_console(), join()
+    recipe = recipe.model_copy(update={"stage": "imitation"})  # so that nobody asks for what a file does not need
     on_first(ranks, lambda: require_sound_env(recipe, note=console.note))
     policies = load_policies(recipe)
     require_templates(recipe, policies)

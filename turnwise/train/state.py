@@ -2,6 +2,7 @@
 
     step_000120/            a model that `from_pretrained` loads, and its tokenizer; a folder each where several learn
       journals.json         where the run's journals were
+      adapter/              the same as an adapter in peft's layout, where a LoRA learns
       resume/state.json     counters, and for every policy: scale, guard, which checkpoints are good
       resume/*.safetensors  optimiser moments, critic, adapter, weights before extrapolation; several ranks write
                             a file each, like the model's
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from turnwise.adapter_folders import adapter_of, write_adapter
 from turnwise.learn.extrapolation import Extrapolation
 from turnwise.learn.learner import Learner
 from turnwise.learn.optimizer import Optimizer
@@ -29,7 +31,7 @@ from turnwise.policy.sharding import local, rows_of, whole
 from turnwise.policy.text import TextPolicy
 from turnwise.policy.text_loading import read_weights
 from turnwise.ranks import ALONE, Ranks
-from turnwise.runs.checkpoints import policy_folder
+from turnwise.runs.checkpoints import ADAPTER, policy_folder
 from turnwise.runs.ledger import read_groups, write_groups
 from turnwise.train.fault_count import FaultCount
 from turnwise.train.tensor_files import TensorFiles, dealt, file_of, write_tensors
@@ -90,6 +92,8 @@ class _Share:
 
     resume: dict[str, dict[str, Tensor]]
     """Tensors by the name of their file."""
+    adapter: dict[str, Tensor]
+    """The whole adapter, if there is one, on rank 0."""
     model: dict[str, Tensor]
     index: dict[str, Any]
     """Of the files that several ranks write of the model."""
@@ -106,14 +110,20 @@ def _share_of(learner: Learner, ranks: Ranks) -> _Share:
         parameters, before = learner.optimizer.parameters, learner.extrapolation.before
         named["extrapolation"] = ((name, whole(tensor, like=parameters[name])) for name, tensor in before.items())
     resume = {name: dealt(tensors, ranks) for name, tensors in named.items()}
+    adapter = dict[str, Tensor]()
+    if isinstance(learner.policy, TextPolicy) and learner.policy.has_adapter:
+        for name, tensor in adapter_of(learner.policy.model):
+            adapter |= {name: tensor.detach().cpu()} if ranks.rank == 0 else {}
     if ranks.size == 1:
-        return _Share(resume=resume, model={}, index={})
+        return _Share(resume=resume, adapter=adapter, model={}, index={})
     assert isinstance(learner.policy, TextPolicy)
     model = learner.policy.as_saved(dealt(learner.policy.named_weights(), ranks))
     sizes = ranks.gather({name: tensor.nbytes for name, tensor in model.items()})
     places = {name: file_of(Path(_MODEL), rank, ranks.size).name for rank, held in enumerate(sizes) for name in held}
     total = sum(size for held in sizes for size in held.values())
-    return _Share(resume=resume, model=model, index={"metadata": {"total_size": total}, "weight_map": places})
+    return _Share(
+        resume=resume, adapter=adapter, model=model, index={"metadata": {"total_size": total}, "weight_map": places}
+    )
 
 
 def _write_learner(folder: Path, policy: Policy, share: _Share, ranks: Ranks) -> None:
@@ -127,6 +137,10 @@ def _write_learner(folder: Path, policy: Policy, share: _Share, ranks: Ranks) ->
             assert isinstance(policy, TextPolicy)
             policy.save_settings(folder)
             (folder / f"{_MODEL}.safetensors.index.json").write_text(json.dumps(share.index, indent=2))
+    if share.adapter:
+        assert isinstance(policy, TextPolicy)
+        (folder / ADAPTER).mkdir()
+        write_adapter(folder / ADAPTER, policy.model, share.adapter)
     for name, tensors in share.resume.items():
         write_tensors(resume / name, tensors, ranks)
 

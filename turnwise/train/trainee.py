@@ -69,16 +69,21 @@ class Trainee:
         self.policy = policy
         self.name, self.recipe, self.prefix = name, own, prefix_of(recipe, name)
         self.seats = seats_of(recipe, name)
+        self.first = policy.make_reference() if policy.has_adapter else None
+        """The policy before the first step, where that costs no more than its adapter."""
         self.learner = Learner(
             policy,
             own.algorithm,
             own.train,
+            reference=self.first if own.algorithm.needs_reference else None,
             seed=recipe.seed,
             temperature=temperature,
             name=name,
             ranks=ranks,
             mixture=mixture,
         )
+        if self.first is not None and self.learner.reference is None and self.learner.in_step.size > 1:
+            self.first.shard(policy.device)
         self.guard = Guard(recipe.guard)
         self.standing = Standing(reference=None if self.learner.reference is None else 0)
 
@@ -128,8 +133,8 @@ class Trainee:
         policy, step = self.policy, self.standing.reference
         if step is None:
             return
-        if step == 0 and policy.has_adapter:  # it starts at zero: the first policy is the base model
-            self.learner.reference = Reference.base_of(policy)
+        if step == 0 and self.first is not None:
+            self.learner.reference = self.first
         else:
             folder = policy_folder(checkpoints.at(step), self.name)
             self.learner.renew_reference(Reference.of_folder(folder, like=policy))

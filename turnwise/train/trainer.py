@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
+from turnwise.console.samples import episode_text
 from turnwise.console.screen import RunConsole
 from turnwise.guard.guard import Verdict
 from turnwise.learn.token_ledger import write_tokens
@@ -245,6 +246,8 @@ class Trainer:
         if success > self.progress.best_success:
             self.progress.best, self.progress.best_success = step, success
         self.console.evaluated(row)
+        shown = [episode_text(group.trajectories[0], title=f"held-out task {group.id}") for group in groups[:_SAMPLES]]
+        self.loggers.episodes(step, [text.plain for text in shown])
         for group in groups[:_SAMPLES] if samples else ():
             self.console.sample(f"{samples}, held-out task {group.id}", group.trajectories[0])
 
@@ -268,7 +271,9 @@ class Trainer:
     def _prune(self) -> None:
         """Remove old checkpoints, but keep those that any of the newest ones refers to."""
         checkpoints, keep = self.run_folder.checkpoints, self.recipe.checkpoint.keep
-        compared = "kl" in self.recipe.eval.measures or self.source.held_out()  # with the first policy
+        # With the first policy; the loss of demonstrations needs no other.
+        compared = self.recipe.stage != "imitation" and self.source.held_out()
+        compared = compared or "kl" in self.recipe.eval.measures
         needed = {0} if compared else set[int]()
         for step in checkpoints.steps()[-keep:]:
             with suppress(OSError, ValueError):  # resuming skips a broken one too

@@ -150,9 +150,9 @@ def _letters(target) -> list[str]:
 def test_a_megabyte_of_open_tags_is_read_in_linear_time():
     env = make("rg/spell_backward")
     env.reset(seed=0)
-    started = time.perf_counter()
+    started = time.thread_time()
     env.step("<answer>" * 125_000 + "</answer>")
-    assert time.perf_counter() - started < 1.0
+    assert time.thread_time() - started < 3.0
 
 
 def test_settings_reach_the_family_and_an_unknown_family_names_the_closest():

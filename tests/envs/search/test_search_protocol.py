@@ -65,9 +65,9 @@ def test_a_turn_without_a_complete_tag_is_no_action(turn: str) -> None:
 @pytest.mark.parametrize("piece", ["<search>", "x", "<", "<search", "</think>", "<think>"])
 def test_a_megabyte_is_read_in_linear_time(piece: str) -> None:
     turn = piece * (1_000_000 // len(piece))
-    started = time.perf_counter()
+    started = time.thread_time()
     assert parse(turn + "<answer>end</answer>") == answer("end")
-    assert time.perf_counter() - started < 1.0
+    assert time.thread_time() - started < 2.0
 
 
 @given(st.lists(st.sampled_from(["<search>", "</search>", "<ANSWER>", "</answer>", "<", "/", ">", " ", "x"])))

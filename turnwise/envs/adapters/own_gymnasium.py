@@ -5,14 +5,14 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from turnwise.envs.adapters.names import last_named
-from turnwise.envs.base import SPLITS, Env, Info, Reset, Step
+from turnwise.envs.base import SPLITS, Env, Execution, Info, Reset, Step
 
 MAX_NUMBERS = 256
 """Most numbers in an observation that is still shown as text."""
@@ -38,7 +38,7 @@ class OwnGymnasium(Env):
         return getattr(self.inner.unwrapped, "reward_range", (-math.inf, math.inf))
 
     @property
-    def execution(self) -> Literal["inline", "thread", "process"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def execution(self) -> Execution:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Where the class says that its steps run; inline by default."""
         return getattr(self.inner.unwrapped, "execution", "inline")
 

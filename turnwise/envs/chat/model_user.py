@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from turnwise.chat_endpoint import ChatEndpoint
+from turnwise.envs.base import Execution
 from turnwise.envs.chat.answered_prompts import AnsweredPrompts
 
 _END = "[end]"
@@ -22,7 +23,7 @@ class ModelUserPrompts(AnsweredPrompts):
     request; the temperature is 0 unless they say otherwise.
     """
 
-    execution: ClassVar[Literal["inline", "thread", "process"]] = "thread"
+    execution: ClassVar[Execution] = "thread"
     shared: ClassVar[frozenset[str]] = AnsweredPrompts.shared | {"endpoint"}
 
     def __init__(self, *, user: Mapping[str, Any], **options: Any) -> None:

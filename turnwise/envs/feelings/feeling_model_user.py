@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from turnwise.chat_endpoint import ChatEndpoint
+from turnwise.envs.base import Execution
 from turnwise.envs.feelings.feeling_profiles import Profile, read_profiles
 from turnwise.envs.feelings.feeling_talk import Talk, of_split
 from turnwise.envs.feelings.feeling_user import HIGHEST, Heard, Manner, Reaction, SimulatedUser, level_of
@@ -134,7 +135,7 @@ class ModelTalk(Talk):
     otherwise. A word of parting ends the dialogue, as the two limits of the feeling do.
     """
 
-    execution: ClassVar[Literal["inline", "thread", "process"]] = "thread"
+    execution: ClassVar[Execution] = "thread"
     shared: ClassVar[frozenset[str]] = Talk.shared | {"endpoint"}
 
     def __init__(self, *, user: Mapping[str, Any], **options: Any) -> None:

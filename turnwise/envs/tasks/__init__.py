@@ -1,4 +1,4 @@
-"""Registrations of the tasks: single questions, key lookup, letters to be found, and actions of unequal length."""
+"""Registrations of the tasks: single questions, your own, key lookup, letters to find, actions of unequal length."""
 
 from turnwise.envs.registry import EnvSpec
 
@@ -31,6 +31,11 @@ SPECS: tuple[EnvSpec, ...] = (
         id="letters/bank",
         entry_point="turnwise.envs.tasks.letter_bank:LetterBank",
         summary="64 keys and their letters, to be learned by heart; a beginner knows from 2% to 90% of the answers.",
+    ),
+    EnvSpec(
+        id="tasks/own",
+        entry_point="turnwise.envs.tasks.own_tasks:OwnTasks",
+        summary="Questions from your own JSONL file or list (tasks=…), paid by the recipe's rewards (env.rewards).",
     ),
     EnvSpec(
         id="math/arithmetic",

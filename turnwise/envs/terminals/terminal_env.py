@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
-from turnwise.envs.base import Env, Info, Reset, Step
+from turnwise.envs.base import Env, Execution, Info, Reset, Step
 from turnwise.envs.terminals.task_source import tasks_of_split
 from turnwise.envs.terminals.terminal_protocol import DONE, INVALID, ask, parse, show, write
 from turnwise.envs.terminals.terminal_shell import MOST_CHARACTERS, Shell
@@ -44,7 +44,7 @@ class Terminal(Env):
     from play to play.
     """
 
-    execution: ClassVar[Literal["inline", "thread", "process"]] = "thread"
+    execution: ClassVar[Execution] = "thread"
     shared: ClassVar[frozenset[str]] = frozenset({"tasks"})
 
     def __init__(

@@ -12,15 +12,20 @@ from turnwise.envs.wrappers.episode_statistics import EpisodeStatistics
 from turnwise.envs.wrappers.history import History
 from turnwise.envs.wrappers.limits import TimeLimit, TokenBudget, TurnLimit
 from turnwise.envs.wrappers.tools import ToolEnv
+from turnwise.envs.wrappers.weighted_rewards import Rewards
 from turnwise.envs.wrappers.wrapper import Wrapper
 from turnwise.outside import is_unread, load, load_class
 from turnwise.tools.calculator import calculator
-from turnwise.tools.formats import JsonFormat, TagFormat
+from turnwise.tools.formats import Format, JsonFormat, ReActFormat, TagFormat
+from turnwise.tools.native_calls import describe_tools
 from turnwise.tools.python import python_tool
 from turnwise.tools.tool import Tool
 
 Choice = Mapping[str, Any]
 """A wrapper's `kind` and its options: `{"kind": "turn-limit", "max_turns": 8}`."""
+NATIVE = "native"
+"""The format of calls that the chat template teaches."""
+_FORMATS: Mapping[str, Callable[[], Format]] = {"tags": TagFormat, "json": JsonFormat, "react": ReActFormat}
 _TOOLS: Mapping[str, Callable[[], Tool]] = {"calculator": lambda: calculator, "python": python_tool}
 
 
@@ -71,12 +76,26 @@ def _options(choice: Choice) -> dict[str, Any]:
     return {name: value for name, value in choice.items() if name != "kind"}
 
 
-def _with_tools(env: Env, *, tools: Sequence[str] = ("calculator",), max_tool_uses: int = 10) -> ToolEnv:
-    """The environment with tools by name; those with several arguments are called with JSON."""
+def _with_tools(
+    env: Env, *, tools: Sequence[str] = ("calculator",), max_tool_uses: int = 10, format: str | None = None
+) -> ToolEnv:
+    """The environment with tools by name, called in a format: tags, json, react, or native to the chat template.
+
+    By default they are called with tags, those with several arguments with JSON.
+    """
     found = [_find_tool(name) for name in tools]
+    if format is not None and format not in (*_FORMATS, NATIVE):
+        raise ValueError(f"unknown format {format!r} of tools; choose {', '.join(_FORMATS)} or {NATIVE}")
     tags = TagFormat()
-    formats = (tags,) if all(map(tags.accepts, found)) else (tags, JsonFormat())
-    return ToolEnv(env, found, formats=formats, max_tool_uses=max_tool_uses)
+    usual = (tags,) if all(map(tags.accepts, found)) else (tags, JsonFormat())
+    formats = usual if format is None or format == NATIVE else (_FORMATS[format](),)
+    return ToolEnv(env, found, formats=formats, native=format == NATIVE, max_tool_uses=max_tool_uses)
+
+
+def native_tools(choices: Iterable[Choice]) -> list[dict[str, Any]]:
+    """The tools, in OpenAI's form, that these wrappers leave to the chat template to show."""
+    named = [choice for choice in choices if choice["kind"] == "tools" and choice.get("format") == NATIVE]
+    return describe_tools(_find_tool(name) for choice in named for name in choice.get("tools", ("calculator",)))
 
 
 def _find_tool(name: str) -> Tool:
@@ -100,4 +119,5 @@ WRAPPERS: Mapping[str, Callable[..., Wrapper]] = {
     "time-limit": TimeLimit,
     "statistics": EpisodeStatistics,
     "tools": _with_tools,
+    "rewards": Rewards,
 }

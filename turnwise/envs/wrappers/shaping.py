@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from turnwise.envs.base import Env, Info, Reset, Step
 from turnwise.envs.wrappers.wrapper import Wrapper
+from turnwise.types import ENVIRONMENT
 
 INFINITE = (float("-inf"), float("inf"))
 
@@ -87,7 +88,7 @@ class PotentialReward(Wrapper):
 
 def _add(wrapper: Wrapper, step: Step, name: str, bonus: float) -> Step:
     observation, reward, terminated, truncated, info = step
-    parts = info.get("reward_parts") or {"environment": reward}
+    parts = info.get("reward_parts") or {ENVIRONMENT: reward}
     shaped: Info = {**info, "reward_parts": {**parts, name: parts.get(name, 0.0) + bonus}}
     actor, rewards = wrapper.acting_seat or wrapper.seats[0], info.get("rewards", {})
     if actor in rewards:  # the table of all seats takes precedence over the step's reward

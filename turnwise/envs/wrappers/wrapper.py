@@ -13,7 +13,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def then(value: T | Awaitable[T], function: Callable[[T], U]) -> U | Awaitable[U]:
+def then(value: T | Awaitable[T], function: Callable[[T], U | Awaitable[U]]) -> U | Awaitable[U]:
     """Apply `function` to a value now, or to an awaitable's value later: one body for sync and async.
 
     A future of the running event loop gives another such future.
@@ -22,7 +22,8 @@ def then(value: T | Awaitable[T], function: Callable[[T], U]) -> U | Awaitable[U
         return function(value)
 
     async def wait() -> U:
-        return function(await value)
+        found: Any = function(await value)
+        return await found if inspect.isawaitable(found) else found
 
     return asyncio.ensure_future(wait()) if asyncio.isfuture(value) else wait()
 

@@ -99,8 +99,11 @@ function readout(lines, at, xLabel) {
 
 const STRIDES = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
 
-// Steps whose episodes can be read further down: small marks on the axis.
+const MOST_MARKS = 40;
+
+// Steps whose episodes can be read further down: small marks on the axis, unless nearly all can.
 function drawSampled(x, steps) {
+  if (steps.length > MOST_MARKS) return [];
   const bottom = FRAME.height - FRAME.bottom;
   return steps
     .filter((step) => step >= x.low && step <= x.high)
@@ -203,4 +206,10 @@ function lineChart(options) {
   const { tip, point } = track(canvas, axes.x, options);
   if (shared) cursor.listen(canvas, point);
   return html("figure", { class: "card" }, caption, html("div", { class: "plot" }, canvas, tip));
+}
+
+// Which line is which, below a chart whose lines are no groups of runs.
+function keysOf(lines) {
+  const keys = lines.map((line) => html("li", {}, html("i", { class: `key series-${line.colour % SERIES}` }), line.name));
+  return html("ul", { class: "keys" }, keys);
 }

@@ -10,7 +10,7 @@ function episodesLink(run, step) {
   const there = steps[nearest(steps, step)];
   return html(
     "a",
-    { href: "#episodes", onclick: () => EPISODES.open(there, run) },
+    { href: "#episodes", "data-run": run.key, onclick: () => EPISODES.open(there, run) },
     `Episodes of step ${there}`,
   );
 }

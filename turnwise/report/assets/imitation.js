@@ -12,7 +12,7 @@ function imitationChapter() {
   const imitated = DATA.runs.filter((run) => run.imitation);
   if (!imitated.length) return null;
   const stages = imitated.map((run) => ({ ...run, ...run.imitation, onset: null, evaluations: [], episodes: [] }));
-  const view = { ...VIEW, hidden: new Set() };
+  const view = { ...VIEW, hidden: new Set(), singles: showsSingles() };
   const figures = DATA.imitation_panels.map((panel) => panelFigure(panel, groupsOf(stages), view)).filter(Boolean);
   return chapter(
     "imitation",

@@ -11,6 +11,7 @@ function paint(cells, scale) {
     }),
   );
   context.putImageData(image, 0, 0);
+  canvas.dataset.of = cells.flat().reduce((sum, value, place) => sum + (value || 0) * ((place % 97) + 1), 0); // for comparisons
   return canvas;
 }
 
@@ -176,15 +177,15 @@ function microscopeOf(run) {
 
 function microscopeChapter() {
   const room = html("div");
-  const choose = (place) => room.replaceChildren(...microscopeOf(DATA.runs[Number(place)]));
+  const choose = (place) => {
+    VIEW.microscope = DATA.runs[Number(place)];
+    VIEW.changed();
+    room.replaceChildren(...microscopeOf(VIEW.microscope));
+  };
   const options = DATA.runs.map((run, place) => [String(place), `${run.name} (${run.algorithm})`]);
-  const start = String(
-    Math.max(
-      0,
-      DATA.runs.findIndex((run) => run.onset),
-    ),
-  );
-  choose(start);
+  const chosen = DATA.runs.includes(VIEW.microscope) ? VIEW.microscope : DATA.runs.find((run) => run.onset) || DATA.runs[0];
+  const start = String(DATA.runs.indexOf(chosen));
+  room.append(...microscopeOf(chosen));
   return chapter(
     "microscope",
     "Stability microscope",

@@ -18,7 +18,7 @@ function groupsOf(runs) {
 }
 
 function column(run, metric) {
-  return run.curves.columns[metric];
+  return Object.hasOwn(run.curves.columns, metric) ? run.curves.columns[metric] : undefined; // it may be called "constructor"
 }
 
 // At each step the numbers of all runs that have one.
@@ -98,9 +98,11 @@ function onsetFlags(groups) {
   );
 }
 
-// Steps of training whose episodes are in the sample.
+// Steps of training whose episodes are in the sample, or can be asked for.
 function sampledSteps(runs) {
-  const steps = runs.flatMap((run) => run.episodes.filter((episode) => !episode.held_out).map(({ step }) => step));
+  const steps = runs.flatMap(
+    (run) => run.recordedSteps || run.episodes.filter((episode) => !episode.held_out).map(({ step }) => step),
+  );
   return [...new Set(steps)].sort((a, b) => a - b);
 }
 

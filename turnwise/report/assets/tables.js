@@ -34,7 +34,7 @@ function table(columns, rows, caption) {
 
 // Columns in which no row says anything are left out.
 function withoutEmpty(columns, rows) {
-  const says = (value) => (value instanceof Node ? value.textContent !== "" : value !== "");
+  const says = (value) => (value instanceof Node ? value.textContent !== "" || value.matches("input") : value !== "");
   const kept = columns.map((_, place) => place).filter((place) => rows.some((row) => says(row[place])));
   const keep = (row) => kept.map((place) => row[place]);
   return [keep(columns), rows.map(keep)];
@@ -209,9 +209,6 @@ function settingsChapter() {
 
 function comparisonFigure(figure) {
   const lines = (figure.lines || []).map((line, place) => ({ colour: place, ...line }));
-  const keys = lines.map((line) =>
-    html("li", {}, html("i", { class: `key series-${line.colour % SERIES}` }), line.name),
-  );
   const chart = lineChart({
     title: figure.title,
     note: figure.note,
@@ -220,7 +217,7 @@ function comparisonFigure(figure) {
     xLabel: figure.x || "x",
     logX: Boolean(figure.log_x),
   });
-  chart.append(html("ul", { class: "keys" }, keys));
+  chart.append(keysOf(lines));
   return chart;
 }
 
@@ -234,12 +231,13 @@ function comparisonTable(item) {
   );
 }
 
-function comparisonChapter() {
-  const { sentences, intervals, figures, tables } = DATA.comparison;
+function comparisonChapter(id, title, content) {
+  if (!content) return null;
+  const { sentences, intervals, figures, tables } = content;
   const charts = [...intervals.map(intervalChart), ...figures.map(comparisonFigure)];
   return chapter(
-    "comparison",
-    "Comparison",
+    id,
+    title,
     null,
     sentences.map((sentence) => html("p", { class: "sentence" }, sentence)),
     charts.length ? html("div", { class: "grid three" }, charts) : null,

@@ -1,0 +1,101 @@
+"""A browser's memory in Python: it applies what the server sends, as the page's own script does."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from turnwise.watch import LiveView
+
+
+@dataclass(kw_only=True)
+class Memory:
+    """What a browser knows, and the tags of it."""
+
+    tags: str = ""
+    shared: dict[str, Any] = field(default_factory=dict[str, Any])
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    sizes: list[int] = field(default_factory=list[int])
+
+    def take(self, found: tuple[str, str] | None) -> None:
+        """Apply a message."""
+        if found is None:
+            return
+        self.tags, text = found
+        self.sizes.append(len(text))
+        for key, parts in json.loads(text)["parts"].items():
+            for name, content in parts.items():
+                if key == "all":
+                    self.shared = content
+                else:
+                    self._apply(self.runs.setdefault(key, {}), name, content)
+        self.runs = {key: self.runs[key] for key in self.shared["order"]}
+
+    def _apply(self, run: dict[str, Any], name: str, content: dict[str, Any]) -> None:
+        if name not in ("curves", "heat"):
+            run[name] = content
+            return
+        start = content.pop("from")
+        old = run[name] if start else {"step": [], "columns": {}, "maps": {}}
+        joined = {**content, "step": old["step"][:start] + content["step"]}
+        if name == "curves":
+            columns = content["columns"].items()
+            joined["columns"] = {key: _join(old["columns"].get(key), new, start) for key, new in columns}
+        else:
+            joined["maps"] = {
+                key: [
+                    _join(dict(enumerate(old["maps"].get(key, ()))).get(turn), new, start)
+                    for turn, new in enumerate(rows)
+                ]
+                for key, rows in content["maps"].items()
+            }
+        run[name] = joined
+
+    @property
+    def content(self) -> Any:
+        """All that is known."""
+        return json.loads(json.dumps({"shared": self.shared, "runs": self.runs}))
+
+
+def _join(old: list[Any] | None, new: list[Any], start: int) -> list[Any]:
+    return (old if old is not None else [None] * start)[:start] + new
+
+
+def fresh(roots: list[Path]) -> Any:
+    """What a browser would know that came just now, to a server that was just started."""
+    view, memory = LiveView(roots), Memory()
+    view.look()
+    memory.take(view.changes(""))
+    return memory.content
+
+
+class Stream:
+    """A stream of a server, message by message; it may be left and taken up again."""
+
+    def __init__(self, address: str, tags: str = "", *, in_address: bool = False) -> None:
+        parts = urlsplit(address)
+        assert parts.hostname is not None
+        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+        path = f"/events?tags={quote(tags)}" if in_address else "/events"
+        self._connection.request("GET", path, headers={} if in_address else {"Last-Event-ID": tags})
+        self._answer = self._connection.getresponse()
+        assert self._answer.status == 200
+
+    def next(self) -> tuple[str, str]:
+        """The next message: its id and its data."""
+        fields: dict[str, str] = {}
+        while True:
+            line = self._answer.readline().decode().rstrip("\n")
+            if not line and "data" in fields:
+                return fields["id"], fields["data"]
+            name, _, value = line.partition(": ")
+            if name:
+                fields[name] = value
+
+    def close(self) -> None:
+        self._answer.close()
+        self._connection.close()

@@ -1,0 +1,44 @@
+"""Who may talk to a server of ours: programs on this machine, or whoever knows its token."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Names of this machine that no other machine can reach."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server on this address can be reached from this machine only."""
+    return host in LOOPBACK
+
+
+def names_loopback(header: str) -> bool:
+    """Whether a request's Host header names this machine: a page elsewhere whose name was rebound here has its own."""
+    host, colon, port = header.rpartition(":")
+    name = host if colon and port.isdigit() and not (header.startswith("[") and header.endswith("]")) else header
+    return name.removeprefix("[").removesuffix("]") in LOOPBACK
+
+
+def is_token(given: str, token: str) -> bool:
+    """Whether somebody knows the token; the time it takes tells nothing about it."""
+    return hmac.compare_digest(given.encode(), token.encode())
+
+
+def listen(host: str, port: int, *, waiting: int = 2048) -> socket.socket:
+    """A socket that listens there; port 0 is any free one."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(waiting)
+    except OSError as error:
+        listener.close()
+        raise ValueError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from error
+    return listener
+
+
+def address_of(listener: socket.socket, host: str) -> str:
+    """Where a browser or a client finds it: `http://127.0.0.1:8100`."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
