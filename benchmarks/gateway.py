@@ -41,6 +41,7 @@ class Clock(RunConsole):
 
     def step(self, row: Mapping[str, Any], *, guard: str = "") -> None:
         """A step is over."""
+        super().step(row, guard=guard)
         self.ticks.append((time.perf_counter(), time.process_time()))
 
 

@@ -7,9 +7,9 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.client import HTTPException
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 _PAUSE, _LONGEST_PAUSE = 0.5, 8.0
@@ -19,6 +19,7 @@ _PASSING = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 _LONGEST = 2**22
 """Bytes of an answer."""
 _SHOWN = 200
+Value = TypeVar("Value")
 _HOME = "https://api.openai.com/v1"
 
 
@@ -37,14 +38,23 @@ class ChatEndpoint:
     """
 
     def __init__(
-        self, url: str, *, model: str, seconds: float = 60.0, tries: int = 3, options: Mapping[str, Any] | None = None
+        self,
+        url: str,
+        *,
+        model: str = "",
+        seconds: float = 60.0,
+        tries: int = 3,
+        options: Mapping[str, Any] | None = None,
+        key: str = "",
     ) -> None:
-        """`seconds` is the limit of one try."""
+        """`seconds` is the limit of one try; `key` is sent to this address whatever the environment says. Without a
+        `model`, the server must have exactly one."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ValueError(f"{url!r} is not an address such as http://127.0.0.1:8000/v1")
         self.url = url.rstrip("/").removesuffix("/chat/completions")
-        self.model, self.seconds, self.tries, self.options = model, seconds, tries, dict(options or {})
+        self.seconds, self.tries, self.options, self._key = seconds, tries, dict(options or {}), key
+        self.model = model or self._only_model()
 
     def reply(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         """The text of the model's answer to a chat; ConnectionError if there is none after all tries."""
@@ -52,14 +62,32 @@ class ChatEndpoint:
         return text if isinstance(text, str) else ""
 
     def complete(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> dict[str, Any]:
-        """The whole answer, with its `tool_calls` if `tools` were given; ConnectionError as above."""
-        body = {"model": self.model, "messages": [dict(each) for each in messages], **self.options, **options}
+        """The whole answer, with its `tool_calls` if `tools` were given, and its `finish_reason`; ConnectionError as
+        above."""
+        return self._try(lambda: self._ask(self._body(messages, options)))
+
+    def stream(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> Iterator[str]:
+        """The text of the answer as it comes; ConnectionError if it breaks off."""
+        body = {**self._body(messages, options), "stream": True}
+        answer = self._try(lambda: self._open("/chat/completions", body))
+        try:
+            with answer:
+                for line in answer:
+                    if text := _text_in(line.decode(errors="replace").strip()):
+                        yield text
+        except (OSError, HTTPException) as failure:
+            raise ConnectionError(f"{self.url} broke off ({failure})") from failure
+
+    def _body(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any]:
+        return {"model": self.model, "messages": [dict(each) for each in messages], **self.options, **options}
+
+    def _try(self, work: Callable[[], Value]) -> Value:
         error = ""
         for attempt in range(self.tries):
             if attempt:
                 time.sleep(min(_PAUSE * 2 ** (attempt - 1), _LONGEST_PAUSE))
             try:
-                return self._ask(body)
+                return work()
             except urllib.error.HTTPError as refusal:
                 said = " ".join(refusal.read(_SHOWN).decode(errors="replace").split())
                 error = f"status {refusal.code}: {said}"
@@ -67,25 +95,61 @@ class ChatEndpoint:
                     break
             except (OSError, HTTPException) as failure:  # no connection, none in time, or one that broke
                 error = str(failure) or type(failure).__name__
-        raise ConnectionError(
-            f"{self.url} gave no answer ({error}); is the server up, and is {self.model!r} its model?"
-        )
+        asked = f", and is {self.model!r} its model" if hasattr(self, "model") else ""
+        raise ConnectionError(f"{self.url} gave no answer ({error}); is the server up{asked}?")
+
+    def _only_model(self) -> str:
+        try:
+            with self._try(lambda: self._open("/models")) as answer:
+                names = [str(row["id"]) for row in json.loads(answer.read(_LONGEST))["data"]]
+        except ConnectionError as error:
+            raise ValueError(str(error)) from error
+        except (ValueError, LookupError, TypeError):
+            names = []
+        if len(names) != 1:
+            some = f" one of {', '.join(names[:8])}" if names else ""
+            raise ValueError(f"{self.url} needs the name of a model; add --model NAME{some}")
+        return names[0]
 
     def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        request = urllib.request.Request(
-            f"{self.url}/chat/completions",
-            data=json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", **self._authority()},
-        )
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=self.seconds) as answer:
+        with self._open("/chat/completions", body) as answer:
             content = answer.read(_LONGEST)
         try:
-            message = json.loads(content)["choices"][0]["message"]
-            return {"content": message["content"], **message}
-        except (ValueError, LookupError, TypeError) as error:
+            choice = json.loads(content)["choices"][0]
+            message = choice["message"]
+            return {"content": message["content"], **message, "finish_reason": choice.get("finish_reason")}
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ConnectionError(f"{self.url} answered in another form ({error!r}): {content[:_SHOWN]!r}") from error
 
+    def _open(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        request = urllib.request.Request(
+            f"{self.url}{path}",
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", **self._authority()},
+        )
+        return urllib.request.build_opener(_NoRedirect).open(request, timeout=self.seconds)
+
     def _authority(self) -> dict[str, str]:
+        if self._key:
+            return {"Authorization": f"Bearer {self._key}"}
         home, key = os.environ.get("OPENAI_BASE_URL") or _HOME, os.environ.get("OPENAI_API_KEY")
         same = urlsplit(home)[:2] == urlsplit(self.url)[:2]
         return {"Authorization": f"Bearer {key}"} if key and same else {}
+
+
+def _text_in(line: str) -> str:
+    """The text of one line of a stream; lines in another form have none."""
+    if not line.startswith("data:"):
+        return ""
+    try:
+        content = json.loads(line.removeprefix("data:"))
+    except ValueError:  # [DONE]
+        return ""
+    if isinstance(content, dict) and isinstance(content.get("error"), dict):
+        raise ConnectionError(str(content["error"].get("message", content["error"])))
+    try:
+        delta = content["choices"][0]["delta"]
+        text = delta.get("content")
+    except (LookupError, TypeError, AttributeError):
+        return ""
+    return text if isinstance(text, str) else ""

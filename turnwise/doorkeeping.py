@@ -7,6 +7,7 @@ import socket
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Names of this machine that no other machine can reach."""
+_UNREAD_SECONDS = 60
 
 
 def is_loopback(host: str) -> bool:
@@ -31,6 +32,8 @@ def listen(host: str, port: int, *, waiting: int = 2048) -> socket.socket:
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # whoever reads nothing for so long is cut off
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_SECONDS * 1000)
         listener.bind((host, port))
         listener.listen(waiting)
     except OSError as error:

@@ -66,7 +66,6 @@ def play_with(
 
     trajectories = asyncio.run(main())
     for trajectory in trajectories:
-        print(trajectory.stop, trajectory.info.get("error"), trajectory.info.get("traceback"))
         check_ledger(trajectory, renderer)
     return trajectories
 

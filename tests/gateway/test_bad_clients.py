@@ -69,7 +69,8 @@ def test_a_wrong_key_is_refused_and_so_is_the_key_of_an_episode_that_has_ended()
         return 1.0
 
     assert outcome_of(run) == (1.0, None, 1)
-    assert post(*kept[0], json.dumps(ASKED).encode())[0] == 401
+    [(base_url, api_key)] = kept
+    assert post(base_url, api_key, json.dumps(ASKED).encode())[0] == 401
     assert gateway()._sessions == {}
 
 

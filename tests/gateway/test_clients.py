@@ -2,6 +2,7 @@
 
 import json
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
@@ -235,3 +236,11 @@ def test_a_session_that_calls_too_often_ends_at_the_limit(clients):
 
     trajectory = play(run, turns=3)
     assert (trajectory.stop, len(trajectory.turns), trajectory.reward) == (StopReason.MAX_TURNS, 3, 0.0)
+
+
+def test_the_example_of_the_page_runs(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text()
+    file = tmp_path / "my_agent.py"
+    file.write_text(page.partition("```python\n")[2].partition("```")[0])
+    trajectory = play(f"{file}:run", "2", "1")
+    assert (sequences(trajectory), trajectory.reward) == ([[0, 1]], 1.0)

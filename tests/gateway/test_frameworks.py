@@ -31,5 +31,6 @@ def test_an_agent_of_smolagents_searches_and_answers():
     assert len(trajectory.turns) == 2
     assert world.task.question in trajectory.turns[0].observation
     assert trajectory.turns[1].restarts  # the framework retells the first call in its own words
+    assert trajectory.turns[0].call is not None
     assert {tool["function"]["name"] for tool in trajectory.turns[0].call["tools"]} == {"search", "final_answer"}
     assert trajectory.info["ignored"] == {"tool_choice": "required"}

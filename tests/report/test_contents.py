@@ -19,7 +19,7 @@ from turnwise.report import find_onset, write_report
 from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.panels import HEATS, MOST_POINTS, PANELS, curves, heat_maps
-from turnwise.report.parts import without_labels
+from turnwise.report.run_parts import without_labels
 from turnwise.report.summary import summarize_run
 from turnwise.runs.reading import read_run
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from tests.torture import (
     actions,
+    clients,
     conversations,
     corruptions,
     injections,
@@ -36,6 +37,7 @@ CAMPAIGNS: dict[str, tuple[Callable[..., Tally], int]] = {
     "plans": (plans.campaign, plans.COUNT),
     "terminals": (terminals.campaign, terminals.COUNT),
     "learning": (learning.campaign, learning.COUNT),
+    "clients": (clients.campaign, clients.COUNT),
 }
 """Each with the attempts that it makes at scale 1."""
 

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from tests.torture import __main__ as command
-from tests.torture import actions, corruptions, injections, kills, learning, payloads, programs, terminals
+from tests.torture import actions, clients, corruptions, injections, kills, learning, payloads, programs, terminals
 from tests.torture.hostile_programs import PROGRAMS
 from tests.torture.tally import Tally, shares
 from turnwise.algorithm import PRESETS
+from turnwise.engine.serving import EngineServer
 from turnwise.envs import Env
 from turnwise.envs.process import EnvSource
 from turnwise.policy.rendering import Renderer
@@ -76,6 +77,21 @@ def test_an_environment_that_raises_or_pays_infinities_is_found() -> None:
     tally = actions.campaign(count=60, seed=1, envs=[EnvSource(env=Fragile)])
     assert len(tally.failures) > 20
     assert any("could not convert" in failure for failure in tally.failures)
+
+
+# Clients of a served model.
+
+
+def test_good_and_bad_clients_get_what_they_ask_for_and_leave_nothing() -> None:
+    tally = clients.campaign(count=100, seed=1)
+    assert (tally.attempts, tally.failures) == (100, [])
+    assert set(tally.outcomes) == {"answered", "streamed", "refused", "left", "talked rubbish"}
+
+
+def test_an_engine_that_keeps_what_clients_leave_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EngineServer, "close", lambda *_: None)
+    tally = clients.campaign(count=20, seed=1, patience=0.5)
+    assert any("stayed" in failure for failure in tally.failures)
 
 
 # Corruptions.
@@ -266,7 +282,7 @@ def test_the_command_prints_counts_and_fails_when_one_campaign_does(
 def test_the_full_sizes_are_at_least_what_was_promised() -> None:
     sizes = {name: count for name, (_, count) in command.CAMPAIGNS.items()}
     least = {"kills": 200, "corruptions": 465, "injections": 7150, "actions": 26_000, "programs": 58, "payloads": 31}
-    least |= {"terminals": 1000, "learning": len(PRESETS)}
+    least |= {"terminals": 1000, "learning": len(PRESETS), "clients": 10_000}
     assert all(sizes[name] >= count for name, count in least.items())
 
 

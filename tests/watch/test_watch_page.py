@@ -1,3 +1,4 @@
+# ruff: noqa: F401, F811 (the browser is a fixture, imported)
 """The live page in a real browser: it moves with the run, every control works, and nothing breaks it."""
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.report.runs import record, write_long_run, write_run
-from tests.report.test_browser import ATTACK, CHROMIUM, browser  # noqa: F401 (a fixture)
+from tests.report.test_browser import ATTACK, CHROMIUM, browser
 from tests.watch.test_live_view import append
 from turnwise.watch import WatchServer, live_view
 
@@ -49,7 +50,7 @@ def server(runs: Path) -> Iterator[WatchServer]:
         yield started
 
 
-def opened(browser: Browser, server: WatchServer, link: str = "", **options: Any) -> tuple[Page, list[str]]:  # noqa: F811
+def opened(browser: Browser, server: WatchServer, link: str = "", **options: Any) -> tuple[Page, list[str]]:
     """The page once it is drawn, and everything that the browser complained about (it fills while the test runs)."""
     page = browser.new_page(viewport={"width": 1400, "height": 900}, **options)
     page.set_default_timeout(DEADLINE)
@@ -74,7 +75,7 @@ def wait_until(page: Page, script: str) -> None:
         page.wait_for_timeout(100)
 
 
-def test_everything_moves_while_the_run_goes_on(browser: Browser, server: WatchServer, runs: Path) -> None:  # noqa: F811
+def test_everything_moves_while_the_run_goes_on(browser: Browser, server: WatchServer, runs: Path) -> None:
     page, complaints = opened(browser, server)
     assert page.locator("#head tbody tr").count() == 2
     show_alone(page, "geo")
@@ -103,7 +104,7 @@ def test_everything_moves_while_the_run_goes_on(browser: Browser, server: WatchS
     page.close()
 
 
-def test_a_figure_that_is_pointed_at_waits(browser: Browser, server: WatchServer, runs: Path) -> None:  # noqa: F811
+def test_a_figure_that_is_pointed_at_waits(browser: Browser, server: WatchServer, runs: Path) -> None:
     page, complaints = opened(browser, server)
     first = page.locator("#curves figure").nth(0)
     first.hover(position={"x": 150, "y": 120})
@@ -118,7 +119,7 @@ def test_a_figure_that_is_pointed_at_waits(browser: Browser, server: WatchServer
     page.close()
 
 
-def test_a_link_shows_what_it_was_copied_from(browser: Browser, server: WatchServer) -> None:  # noqa: F811
+def test_a_link_shows_what_it_was_copied_from(browser: Browser, server: WatchServer) -> None:
     page, complaints = opened(browser, server)
     show_alone(page, "geo")
     page.get_by_label("newest").uncheck()
@@ -144,7 +145,7 @@ def test_a_link_shows_what_it_was_copied_from(browser: Browser, server: WatchSer
     page.close()
 
 
-def test_keys_lead_everywhere(browser: Browser, server: WatchServer, runs: Path) -> None:  # noqa: F811
+def test_keys_lead_everywhere(browser: Browser, server: WatchServer, runs: Path) -> None:
     page, complaints = opened(browser, server)
     page.keyboard.press("?")
     assert "pause or go on" in page.locator("#keys").inner_text()
@@ -160,7 +161,7 @@ def test_keys_lead_everywhere(browser: Browser, server: WatchServer, runs: Path)
     assert page.locator("#connection").inner_text() == "paused"
     append(runs / "geo/metrics.jsonl", {"step": 61, "rollout/success": 0.5})
     page.wait_for_timeout(2500)
-    assert "61" not in page.locator("#head progress").first.get_attribute("aria-label")
+    assert "61" not in (page.locator("#head progress").first.get_attribute("aria-label") or "")
     page.keyboard.press("p")
     wait_until(page, "document.querySelector('#head progress').getAttribute('aria-label').includes('61')")
     page.locator("#curves figure svg").first.focus()
@@ -171,7 +172,7 @@ def test_keys_lead_everywhere(browser: Browser, server: WatchServer, runs: Path)
     page.close()
 
 
-def test_the_page_outlives_its_server_and_every_mishap_of_a_folder(browser: Browser, runs: Path) -> None:  # noqa: F811
+def test_the_page_outlives_its_server_and_every_mishap_of_a_folder(browser: Browser, runs: Path) -> None:
     with WatchServer([runs]) as server:
         port = int(server.address.rpartition(":")[2])
         page, _ = opened(browser, server)
@@ -195,7 +196,7 @@ def test_the_page_outlives_its_server_and_every_mishap_of_a_folder(browser: Brow
 
 def test_more_tabs_than_a_browser_allows_connections_share_one_stream(
     browser: Browser, server: WatchServer, runs: Path
-) -> None:  # noqa: F811
+) -> None:
     context = browser.new_context()
     tabs = [context.new_page() for _ in range(12)]
     for tab in tabs:
@@ -209,7 +210,7 @@ def test_more_tabs_than_a_browser_allows_connections_share_one_stream(
     context.close()
 
 
-def test_hostile_texts_are_shown_as_texts(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+def test_hostile_texts_are_shown_as_texts(browser: Browser, tmp_path: Path) -> None:
     words: dict[str, str] = dict.fromkeys(["observation", "action", "task", "id"], ATTACK)
     folder = tmp_path / "runs"
     run = write_run(
@@ -232,7 +233,7 @@ def test_hostile_texts_are_shown_as_texts(browser: Browser, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_fits_a_phone_and_its_words_have_contrast(browser: Browser, server: WatchServer, scheme: Any) -> None:  # noqa: F811
+def test_the_page_fits_a_phone_and_its_words_have_contrast(browser: Browser, server: WatchServer, scheme: Any) -> None:
     page, _ = opened(browser, server, color_scheme=scheme)
     contrasts = page.evaluate(CONTRASTS.read_text())
     assert len(contrasts) > 100
@@ -244,17 +245,19 @@ def test_the_page_fits_a_phone_and_its_words_have_contrast(browser: Browser, ser
     page.close()
 
 
-def test_a_run_of_ten_thousand_steps_opens_with_little_work_and_memory(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+def test_a_run_of_ten_thousand_steps_opens_in_little_memory(browser: Browser, tmp_path: Path) -> None:
     run = write_long_run(tmp_path / "long", steps=10_000)
     with WatchServer([run]) as server:
         page, complaints = opened(browser, server)
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable")
-        measured = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+        measured: dict[str, float] = {
+            each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]
+        }
         assert (
             measured["TaskDuration"] < 20
         )  # seconds on a busy machine; benchmarks/watch.py has the figure on a quiet one
-        assert measured["JSHeapUsedSize"] < 150e6
+        assert measured["JSHeapUsedSize"] < 50e6  # benchmarks/watch.py has seconds and the whole memory
         assert "10,000 of 10,000" in page.locator(".tiles").inner_text()
         assert complaints == []
         page.close()

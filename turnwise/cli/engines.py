@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -40,15 +41,12 @@ def serve(
 ) -> None:
     """Serve a model to trainers: engine: {kind: turnwise, urls: [http://127.0.0.1:8100]} in their recipe."""
     with one_message():
-        if find_spec("uvicorn") is None or find_spec("starlette") is None:
-            raise ValueError("serving needs packages that are missing: pip install 'turnwise[serve]'")
-        if not is_loopback(host) and not token:
-            raise ValueError(f"{host} can be reached from other machines; set {_TOKEN}, here and for the trainer")
+        require_serving(host, token, f"set {_TOKEN}, here and for the trainer")
         settings = parse_settings(options)
         served, about = _load(
             model, settings, root=root, context=context, memory=memory_gib, dtype=dtype, device=device, token=token
         )
-        _listen(served, about, host=host, port=port)
+        answer(served.app, about, host=host, port=port, at_end=served.shutdown)
 
 
 @app.command()
@@ -104,14 +102,22 @@ def _load(
     return Served(engine, policy.model, name=model, root=root, token=token), about
 
 
-def _listen(served: Any, about: str, *, host: str, port: int) -> None:
+def require_serving(host: str, secret: str, advice: str) -> None:
+    """ValueError unless servers are installed, and whoever can reach this one must know a secret."""
+    if find_spec("uvicorn") is None or find_spec("starlette") is None:
+        raise ValueError("serving needs packages that are missing: pip install 'turnwise[serve]'")
+    if not is_loopback(host) and not secret:
+        raise ValueError(f"{host} can be reached from other machines; {advice}")
+
+
+def answer(application: Any, about: str, *, host: str, port: int, at_end: Callable[[], None] = lambda: None) -> None:
     """Answer until a signal ends the process."""
     import uvicorn
 
     with listen(host, port) as listener:
         typer.echo(f"serving {about} at {address_of(listener, host)}")
         config = uvicorn.Config(
-            served.app,
+            application,
             log_level="warning",
             access_log=False,
             lifespan="off",
@@ -122,4 +128,4 @@ def _listen(served: Any, about: str, *, host: str, port: int) -> None:
         try:
             uvicorn.Server(config).run(sockets=[listener])
         finally:
-            served.shutdown()
+            at_end()

@@ -115,20 +115,26 @@ def resume(
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run folder, a model folder or a model name.")],
+    model: Annotated[
+        str, typer.Argument(metavar="RUN|MODEL|URL", help="A run folder, a model, or the address of a chat API.")
+    ],
     changes: Changes = None,
     env: Annotated[str | None, typer.Option(help="Where to play; by default where the run was trained.")] = None,
     episodes: Annotated[int | None, typer.Option(min=1, help="Held-out tasks.")] = None,
     tries: Annotated[int | None, typer.Option(min=1, help="Tries at each task, for pass@k.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling temperature; 0 is greedy.")] = None,
     show: Annotated[int, typer.Option(min=0, help="Print this many episodes, turn by turn.")] = 0,
+    at_address: Annotated[str | None, typer.Option("--model", help="The model to ask for at an address.")] = None,
+    api_key_env: Annotated[str, typer.Option(help="The environment variable with the key of an address.")] = "",
+    seconds: Annotated[float, typer.Option(min=1.0, help="Time for one request at an address.")] = 180.0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at once at an address.")] = 8,
     save: Annotated[
         Path | None, typer.Option(help="Write the outcome of every task to this file, for compare-evals and report.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
     trust: Trust = False,
 ) -> None:
-    """Play held-out tasks with a trained model, and print its success with 95% intervals."""
+    """Play held-out tasks with a trained model, or any behind an address, and print its success with 95% intervals."""
     with one_message(), trusting(trust), together():
         if save is not None:
             from turnwise.evaluate.saved import require_new
@@ -138,8 +144,11 @@ def evaluate(
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
         from turnwise.recipe.loading import find_model
 
-        recipe, weights = find_model(model, parse_settings([*given, *(changes or [])]))
-        if recipe.stage == "preference" and not any(each.startswith("env") for each in (*given, *(changes or []))):
+        settings, address = [*given, *(changes or [])], model.startswith(("http://", "https://"))
+        recipe, weights = (
+            (_recipe_at(model, settings), model) if address else find_model(model, parse_settings(settings))
+        )
+        if recipe.stage == "preference" and not _names_env(settings):
             raise ValueError(
                 f"{model} learned from pairs and was trained in no environment; say where to play, such as "
                 "--env chat/prompts. Its evals.jsonl has what was measured on held-out pairs"
@@ -151,7 +160,15 @@ def evaluate(
             typer.echo(f"note: {doubt}", err=True)
 
         seen: list[Group] = []
-        row = evaluate_model(recipe, weights, watch=seen.extend)
+        if address:
+            from turnwise.chat_endpoint import ChatEndpoint
+            from turnwise.evaluate.endpoint_player import evaluate_endpoint
+
+            key = key_in(api_key_env)
+            endpoint = ChatEndpoint(model, model=at_address or "", seconds=seconds, key=key)
+            row = evaluate_endpoint(recipe, endpoint, concurrency=concurrency, watch=seen.extend)
+        else:
+            row = evaluate_model(recipe, weights, watch=seen.extend)
         _show_episodes(seen[:show], to_stderr=as_json)
         if save is not None and is_first():
             from turnwise.evaluate.saved import describe_evaluation, save_evaluation
@@ -166,6 +183,24 @@ def evaluate(
 
     several = [name for name in trained_policies(recipe) if f"{name}/eval/episodes" in row]
     console().print(evaluation_table({name: row_of(row, name) for name in several} or {str(weights): row}))
+
+
+def _names_env(settings: Sequence[str]) -> bool:
+    return any(each.startswith("env") for each in settings)
+
+
+def _recipe_at(url: str, settings: list[str]) -> Recipe:
+    """How a model behind an address plays."""
+    if not _names_env(settings):
+        raise ValueError(f"nobody knows where {url} was trained; say where to play, such as --env search/geo-2hop")
+    return _load(None, settings)
+
+
+def key_in(variable: str) -> str:
+    """The API key in an environment variable that the user has named."""
+    if variable and not os.environ.get(variable):
+        raise ValueError(f"the environment variable {variable} is not set; export it, or leave --api-key-env out")
+    return os.environ.get(variable, "")
 
 
 def _show_episodes(groups: list[Group], *, to_stderr: bool) -> None:

@@ -21,6 +21,12 @@ _ERRORS = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+_KNOWN = (
+    "model messages system max_tokens temperature top_p top_k stop_sequences seed stream return_token_ids tools "
+    "tool_choice output_format mcp_servers container metadata service_tier thinking betas cache_control "
+    "context_management output_config inference_geo"
+)
+"""Every field of the format; those that only help to serve or to bill change no answer and are not read."""
 _AS_TEXT = "only text, tools and their results are read; write it as text, or leave it out"
 
 
@@ -57,6 +63,7 @@ class AnthropicMessages:
             stream=fields.flag(body, "stream"),
             return_token_ids=fields.flag(body, "return_token_ids"),
             unmet=(*fields.set_fields(body, {"output_format": (), "mcp_servers": (), "container": ()}), *others),
+            unknown=fields.unknown(body, _KNOWN),
         )
 
     def write(self, asked: Asked, *answers: Answered, id: str, created: int) -> dict[str, Any]:
@@ -71,7 +78,7 @@ class AnthropicMessages:
         """A writer for a streamed answer."""
         return MessagesStream(asked, id=id)
 
-    def problem(self, status: int, message: str) -> dict[str, Any]:
+    def problem(self, status: int, message: str, code: str = "") -> dict[str, Any]:
         """The body of an error."""
         kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
         return {"type": "error", "error": {"type": kind, "message": message}}

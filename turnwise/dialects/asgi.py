@@ -32,9 +32,9 @@ _STREAM_HEADERS = [
 class RefusedError(Exception):
     """A call that is not answered, with the HTTP status that says so."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, code: str = "") -> None:
         super().__init__(text)
-        self.status = status
+        self.status, self.code = status, code
 
 
 def path_of(scope: Scope) -> str:

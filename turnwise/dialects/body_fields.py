@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from turnwise.dialects.dialect import Said
@@ -144,6 +145,17 @@ def set_fields(body: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]]) 
     return tuple(
         name for name, values in neutral.items() if body.get(name) is not None and body[name] not in (*values, [], {})
     )
+
+
+def unknown(body: Mapping[str, Any], known: str, more: Iterable[str] = ()) -> tuple[str, ...]:
+    """The fields that a format does not have, in words that name the nearest one that it has; `known` are words."""
+    names = {*known.split(), *more}
+    return tuple(_unknown(str(name)[:60], names) for name in body if name not in names)
+
+
+def _unknown(name: str, known: Collection[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"{name!r}, did you mean {near[0]!r}?" if near else repr(name)
 
 
 def _short(value: Any) -> str:

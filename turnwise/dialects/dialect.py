@@ -52,8 +52,12 @@ class Asked:
     logprobs: int | None = None
     """None: none. Otherwise those of the sampled tokens and of this many alternatives."""
     return_token_ids: bool = False
+    prompts: tuple[str | tuple[int, ...], ...] = ()
+    """In place of messages: texts or tokens that are continued as they are, `n` times each."""
     unmet: tuple[str, ...] = ()
     """What was asked for and no model here can do: a server refuses it, a recorder notes it."""
+    unknown: tuple[str, ...] = ()
+    """Fields that the format does not have, such as a misspelt `temprature`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +137,8 @@ class Dialect(Protocol):
         """A writer for a streamed answer."""
         ...
 
-    def problem(self, status: int, message: str) -> dict[str, Any]:
-        """The body of an error."""
+    def problem(self, status: int, message: str, code: str = "") -> dict[str, Any]:
+        """The body of an error; `code` is a name that programs look for, such as context_length_exceeded."""
         ...
 
 

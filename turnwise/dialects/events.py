@@ -28,8 +28,8 @@ def unsent(whole: str, sent: str) -> str:
     return whole[len(sent) :] if whole.startswith(sent) else ""
 
 
-def openai_problem(status: int, message: str) -> dict[str, Any]:
-    """The body of an error, for both of OpenAI's formats."""
+def openai_problem(status: int, message: str, code: str = "") -> dict[str, Any]:
+    """The body of an error, for all of OpenAI's formats."""
     kinds = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
     kind = kinds.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": None, "code": status}}
+    return {"error": {"message": message, "type": kind, "param": None, "code": code or status}}

@@ -33,7 +33,7 @@ def answer_of(
     logprobs: Sequence[Scored] = (),
 ) -> Answered:
     """What a client is told of a model's raw text; `opening` is what the prompt has already written for the model."""
-    said, stopped_by = _until(opening + text, asked.stop)
+    said, stopped_by = cut_at_stop(opening + text, asked.stop)
     reply = read_reply(said, tools=bool(asked.tools) and asked.tool_choice != "none")
     return Answered(
         text=reply.text,
@@ -55,7 +55,7 @@ def as_message(answered: Answered) -> Said:
     return Said(role="assistant", text=answered.text, reasoning=answered.reasoning, calls=answered.calls)
 
 
-def _until(text: str, stops: Sequence[str]) -> tuple[str, str]:
+def cut_at_stop(text: str, stops: Sequence[str]) -> tuple[str, str]:
     """The text before the first stop string, and which one it is."""
     found = [(place, stop) for stop in stops if (place := text.find(stop)) >= 0]
     if not found:

@@ -20,8 +20,15 @@ _UNMET = {
     "functions": (),
     "audio": (),
     "web_search_options": (),
+    "parallel_tool_calls": (True,),
 }
 """Fields that would change the answer and that are not supported, with the values that ask for nothing."""
+_KNOWN = (
+    "model messages tools tool_choice max_tokens max_completion_tokens temperature top_p top_k min_p stop seed n "
+    "stream stream_options logprobs top_logprobs return_token_ids user metadata store service_tier safety_identifier "
+    "prompt_cache_key prompt_cache_retention reasoning_effort verbosity prediction function_call"
+)
+"""Every field of the format; those that only help to serve or to bill change no answer and are not read."""
 _REASONING = ("reasoning_content", "reasoning", "thinking")
 _MOST_ALTERNATIVES = 20
 
@@ -55,6 +62,7 @@ class OpenAIChat:
             logprobs=_read_logprobs(body),
             return_token_ids=fields.flag(body, "return_token_ids"),
             unmet=(*fields.set_fields(body, _UNMET), *other_tools),
+            unknown=fields.unknown(body, _KNOWN, _UNMET),
         )
 
     def write(self, asked: Asked, *answers: Answered, id: str, created: int) -> dict[str, Any]:
@@ -72,9 +80,9 @@ class OpenAIChat:
         """A writer for a streamed answer."""
         return ChatStream(asked, id=id, created=created)
 
-    def problem(self, status: int, message: str) -> dict[str, Any]:
+    def problem(self, status: int, message: str, code: str = "") -> dict[str, Any]:
         """The body of an error."""
-        return openai_problem(status, message)
+        return openai_problem(status, message, code)
 
 
 class ChatStream:

@@ -16,6 +16,12 @@ from turnwise.tools.formats import CallError, ToolCall, read_call
 
 _STATE = ("previous_response_id", "conversation", "prompt")
 _TEXTS = ("input_text", "output_text", "text", "refusal")
+_KNOWN = (
+    "model input instructions tools tool_choice max_output_tokens temperature top_p stop seed stream stream_options "
+    "include top_logprobs return_token_ids text background metadata store service_tier safety_identifier user "
+    "prompt_cache_key prompt_cache_retention reasoning truncation parallel_tool_calls max_tool_calls verbosity"
+)
+"""Every field of the format; those that only help to serve or to bill change no answer and are not read."""
 _MOST_ALTERNATIVES = 20
 
 
@@ -46,6 +52,7 @@ class OpenAIResponses:
             logprobs=_read_logprobs(body),
             return_token_ids=fields.flag(body, "return_token_ids"),
             unmet=(*_unmet(body), *others),
+            unknown=fields.unknown(body, _KNOWN, _STATE),
         )
 
     def write(self, asked: Asked, *answers: Answered, id: str, created: int) -> dict[str, Any]:
@@ -56,9 +63,9 @@ class OpenAIResponses:
         """A writer for a streamed answer."""
         return ResponsesStream(asked, id=id, created=created)
 
-    def problem(self, status: int, message: str) -> dict[str, Any]:
+    def problem(self, status: int, message: str, code: str = "") -> dict[str, Any]:
         """The body of an error."""
-        return openai_problem(status, message)
+        return openai_problem(status, message, code)
 
 
 def _read_input(body: Mapping[str, Any]) -> list[Said]:

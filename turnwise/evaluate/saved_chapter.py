@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def _results(evaluations: Mapping[str, SavedEvaluation]) -> dict[str, Any]:
         [
             name,
             str(one.env.get("id")),
-            *(_shown(**_estimate(one, column)) for column in _COLUMNS),
+            *(_shown(_estimate(one, column)) for column in _COLUMNS),
             len(one.outcomes),
             sum(len(row["success"]) + row["faults"] for row in one.tasks),
             str(one.settings.get("temperature")),
@@ -86,11 +87,11 @@ def _estimate(evaluation: SavedEvaluation, name: str) -> dict[str, float | None]
 
 
 def _of(estimate: Estimate) -> str:
-    return _shown(value=estimate.value, low=estimate.low, high=estimate.high, signed=True)
+    return _shown(asdict(estimate), form="+.3f")
 
 
-def _shown(*, value: float | None, low: float | None, high: float | None, signed: bool = False) -> str:
-    form = "+.3f" if signed else ".3f"
+def _shown(estimate: Mapping[str, float | None], *, form: str = ".3f") -> str:
+    value, low, high = (estimate[key] for key in ("value", "low", "high"))
     if value is None:
         return "–"
     return f"{value:{form}}" if low is None or high is None else f"{value:{form}} [{low:{form}}, {high:{form}}]"

@@ -84,6 +84,8 @@ def push(package: Package, *, private: bool = True) -> str:
             "or set HF_TOKEN"
         )
     api = HfApi(endpoint=endpoint)
+    client: Any = HfHubHTTPError.__bases__  # errors of whichever HTTP client the package uses
+    unreachable: tuple[type[Exception], ...] = (OSError, *client)
     try:
         url = api.create_repo(package.repo, private=private, exist_ok=True)
         additions = [
@@ -97,7 +99,7 @@ def push(package: Package, *, private: bool = True) -> str:
         raise ValueError(f"{package.repo!r} is no name of a repository: {error}") from None
     except HfHubHTTPError as error:
         raise ValueError(_refused(package, error)) from error
-    except (OSError, *HfHubHTTPError.__bases__) as error:  # of whichever HTTP client the package uses
+    except unreachable as error:
         raise ValueError(
             f"the hub at {api.endpoint} cannot be reached ({_first_line(error)}); {package.checkpoint} is as it was: "
             "run the same command again later, or set HF_ENDPOINT to another hub"

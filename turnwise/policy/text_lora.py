@@ -44,7 +44,7 @@ def attach_lora(model: PreTrainedModel, settings: LoraSettings) -> None:
         raise ValueError("LoRA needs the peft package: pip install 'turnwise[lora]'") from None
     if settings.adapter is not None:
         read_adapter_config(settings.adapter)
-        config = LoraConfig.from_pretrained(str(settings.adapter))
+        config: Any = LoraConfig.from_pretrained(str(settings.adapter))
         config.inference_mode, config.init_lora_weights = False, True
     else:
         config = LoraConfig(

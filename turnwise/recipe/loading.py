@@ -21,6 +21,7 @@ from turnwise.recipe.schema import EnvChoice, ModelChoice, Recipe
 from turnwise.recipe.seating import written_out
 from turnwise.runs.checkpoints import ADAPTER, Checkpoints, require_whole
 from turnwise.runs.folder import CONFIG, META, RunFolder
+from turnwise.runs.reading import read_run
 from turnwise.strict_yaml import parse, read_text
 from turnwise.trust import require_trust
 
@@ -98,6 +99,26 @@ def find_model(name: str, changes: Mapping[str, Any]) -> tuple[Recipe, str | Pat
     RunFolder.open(run)  # a damaged run raises its own message
     weights = newest_weights(run) if run == folder else require_whole(folder)
     return load_recipe(run / CONFIG, changes), weights
+
+
+def at_step(run: str, step: str) -> str:
+    """The checkpoint of a run at a step, or at the best of its evaluations; a name for `find_model`."""
+    folder = Path(run)
+    if not (folder / META).is_file():
+        raise ValueError(f"{run} is not a run folder, so it has no steps; leave --step out")
+    checkpoints = Checkpoints(folder / "checkpoints")
+    there = [number for number in checkpoints.steps() if checkpoints.find(number) is not None]
+    if step == "best":
+        rows = [row for row in read_run(folder).evals if row.get("step") in there]
+        merit = next((name for name in ("eval/success", "eval/reward") if any(name in row for row in rows)), "")
+        if not merit:
+            raise ValueError(f"{run} has no evaluated checkpoint; name one with --step NUMBER")
+        number = max((row for row in rows if merit in row), key=lambda row: (row[merit], row["step"]))["step"]
+    elif not step.isdigit() or int(step) not in there:
+        raise ValueError(f"{run} has no checkpoint of step {step}; it has {', '.join(map(str, there)) or 'none'}")
+    else:
+        number = int(step)
+    return str(checkpoints.path(number))
 
 
 def _mapping(model: Any) -> Mapping[str, Any]:

@@ -59,7 +59,7 @@ class EnvChoice(Settings):
     """Where the agent acts. In YAML `env: search/geo-2hop` is short for `env: {id: search/geo-2hop}`."""
 
     id: str = "search/geo-2hop"
-    """One of `turnwise envs`, or module:Class."""
+    """One of `turnwise envs`, module:Class, or your own agent my_agent.py:run (docs/gateway.md)."""
     kwargs: dict[str, Any] = {}
     """Arguments of the environment."""
     wrappers: tuple[dict[str, Any], ...] = ()

@@ -13,7 +13,7 @@ from turnwise.report.differences import differing, flatten, group_labels, short_
 from turnwise.report.episodes import Sample, sample_episodes
 from turnwise.report.page import render_page
 from turnwise.report.panels import all_metrics, curves, describe, heat_maps, part_panels
-from turnwise.report.parts import NAMED, evaluated, facts, happenings, imitation, standing, without_labels
+from turnwise.report.run_parts import NAMED, evaluated, facts, happenings, imitation, standing, without_labels
 from turnwise.runs.reading import RunData, read_run
 
 MOST_RUNS_IN_FULL = 8

@@ -25,7 +25,8 @@ from turnwise.reward_models.reward_policy import RewardPolicy, token_scores, tur
 from turnwise.runs.disk import draft_of, explained
 from turnwise.runs.journal import Journal
 from turnwise.sources.imitation import Imitation
-from turnwise.sources.preferences import preference_groups, split_held_out
+from turnwise.sources.preferences import preference_groups
+from turnwise.sources.splitting import split_held_out
 from turnwise.types import Group
 
 Note = Callable[[str], None]
@@ -70,9 +71,7 @@ def train_reward_model(
         raise ValueError(f"{output} exists, and nothing is overwritten; choose another folder with --output")
     policy, renderer = _load(settings)
     groups = preference_groups(path, renderer, limit=settings.limit, room=policy.room)
-    training, held_out = split_held_out(groups, settings.held_out)
-    if not training or not held_out:
-        raise ValueError(f"held_out={settings.held_out} leaves no prompt to learn from or none to report on; change it")
+    training, held_out = split_held_out(groups, settings.held_out, name=str(path))
     note(f"{len(training)} lines to learn from, {len(held_out)} held out (no prompt is in both)")
     draft = draft_of(output)
     try:

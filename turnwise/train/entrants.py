@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from turnwise.chat_endpoint import ChatEndpoint
 from turnwise.envs.cards.dhumbal_players import LEARNED
@@ -55,7 +56,9 @@ def entering(
 ) -> Iterator[Entrants]:
     """Load everybody; models share this process until the block ends."""
     agents = {name: agent for name, what in players.items() if (agent := _scripted(name, what)) is not None}
-    voices = [_load(name, what, device) for name, what in players.items() if name not in agents]
+    voices = [
+        load_voice(what, name=name, changes={"device": device}) for name, what in players.items() if name not in agents
+    ]
     if not voices:
         yield Entrants(agents=agents, rollout=rollout, seed=seed, player=None)
         return
@@ -82,9 +85,9 @@ def _scripted(name: str, what: str) -> Agent | None:
     return None
 
 
-def _load(name: str, what: str, device: str) -> Voice:
+def load_voice(what: str, *, name: str, changes: Mapping[str, Any]) -> Voice:
     """The model of a run, a checkpoint or a folder, spoken to as its recipe says."""
-    recipe, weights = find_model(what, {"device": device})
+    recipe, weights = find_model(what, changes)
     source = one_model(weights) if isinstance(weights, Path) else weights
     policy = load_policy(recipe, source, frozen=True)
     return Voice(name=name, policy=policy, renderer=make_renderer(recipe, policy))

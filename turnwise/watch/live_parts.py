@@ -22,22 +22,22 @@ Tags = dict[str, dict[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class PagePart:
     """A piece of the page: its tag, and its content for a browser that has an earlier tag."""
 
     tag: str
     since: Callable[[str], Any]
 
 
-def whole(content: Any) -> Part:
+def whole(content: Any) -> PagePart:
     """A part that is sent again as a whole when it changes."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=str)
-    return Part(tag=f"{zlib.crc32(text.encode('utf-8', 'backslashreplace')):x}", since=lambda _: content)
+    return PagePart(tag=f"{zlib.crc32(text.encode('utf-8', 'backslashreplace')):x}", since=lambda _: content)
 
 
 def growing(
     tail: JournalTail, steps: Callable[[int], int], columns: Columns[Any], show: Callable[[int], dict[str, Any]]
-) -> Part:
+) -> PagePart:
     """Columns over a journal: of those only the points are sent that the browser's own rows do not settle.
 
     `steps(rows)` are the steps that the first rows belong to, and `show(since)` are the points from a bucket on.
@@ -51,7 +51,7 @@ def growing(
             start = columns.bucket_of(steps(known[2]))
         return {"from": start, **show(start)}
 
-    return Part(tag=f"{columns.most}.{columns.width}.{rows}.{check:x}", since=since)
+    return PagePart(tag=f"{columns.most}.{columns.width}.{rows}.{check:x}", since=since)
 
 
 def _reading(tag: str) -> tuple[int, int, int, int] | None:

@@ -19,11 +19,11 @@ from turnwise.guard.bounds import BOUNDS
 from turnwise.guard.onset import SIGNALS
 from turnwise.report.columns import Columns
 from turnwise.report.panels import add_reading, curves_of, heat_columns, heat_of
-from turnwise.report.parts import NAMED, evaluated, facts, happenings, imitation, standing, without_labels
+from turnwise.report.run_parts import NAMED, evaluated, facts, happenings, imitation, standing, without_labels
 from turnwise.runs.reading import Row, RunData, read_mapping
 from turnwise.runs.rows import is_number, row_of
 from turnwise.runs.tail import Gain, JournalTail
-from turnwise.watch.live_parts import Part, growing, whole
+from turnwise.watch.live_parts import PagePart, growing, whole
 
 JOURNALS = ("history", "metrics", "turns", "events", "evals")
 """The history comes first: who resumes a run says so before anything is rewound."""
@@ -49,7 +49,7 @@ class LiveRun:
         self._steps = {"metrics": array("L"), "turns": array("L")}
         """For each row of these journals, how many steps there are up to it."""
         self._stands = Paced(lambda: standing(self.data))
-        self.parts: dict[str, Part] = {}
+        self.parts: dict[str, PagePart] = {}
 
     def add(self, journal: str, row: Row) -> None:
         """Take in a row of one of the folder's journals."""
@@ -91,7 +91,7 @@ class LiveRun:
             parts["state"] = whole({**self._stands.value, **self._liveness()})
         return stands or bool(changed)
 
-    def _growing(self, journal: str, columns: Columns[Any], show: Callable[[int], dict[str, Any]]) -> Part:
+    def _growing(self, journal: str, columns: Columns[Any], show: Callable[[int], dict[str, Any]]) -> PagePart:
         steps = self._steps[journal]
         return growing(self._folder.tails[journal], lambda rows: steps[rows - 1] if rows else 0, columns, show)
 

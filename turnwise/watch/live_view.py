@@ -16,7 +16,7 @@ from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import flatten, group_labels, short_labels
 from turnwise.report.episodes import Sample, read_episodes
 from turnwise.runs.reading import RunData, read_mapping
-from turnwise.watch.live_parts import NOTHING, Part, read_tags, whole, write_tags
+from turnwise.watch.live_parts import NOTHING, PagePart, read_tags, whole, write_tags
 from turnwise.watch.live_run import LiveFolder, LiveRun
 
 ALL = "all"
@@ -45,7 +45,7 @@ class LiveView:
         self._folders: dict[Path, LiveFolder] = {}
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._scanned = -SCAN_SECONDS
-        self._parts: dict[str, dict[str, Part]] = {ALL: {}}
+        self._parts: dict[str, dict[str, PagePart]] = {ALL: {}}
         self._latest: dict[str, tuple[str, str]] = {}
         """The newest message by the tags of those whom it is for: many browsers have the same."""
         self._episodes = OrderedDict[tuple[Any, ...], str]()

@@ -1,4 +1,4 @@
-"""A small OpenEnv server on a free port of this machine: `python openenv_server.py echo|move|one`; it prints its address."""
+"""A small OpenEnv server on a free port: `python openenv_server.py echo|move|one` prints its address."""
 
 import asyncio
 import os

@@ -104,7 +104,7 @@ def test_a_server_that_is_full_names_both_ways_out():
 
     with (
         served("one") as address,
-        pytest.raises(EpisodeError, match="max_concurrent_envs or lower rollout.concurrency"),
+        pytest.raises(EpisodeError, match=r"max_concurrent_envs or lower rollout\.concurrency"),
     ):
         asyncio.run(main(address))
 

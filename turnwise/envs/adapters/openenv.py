@@ -27,8 +27,8 @@ class OpenEnv(Env):
     """One session of a server. Its rewards, its end and its words are the server's.
 
     The agent's text is the action's only text field, or else the one named by `action_field`; for an action with
-    several fields the agent writes a JSON object. Of an observation the agent sees `observation_field`, or its only text,
-    or all of it as JSON. A task is what `reset` of that environment takes, such as `{"split": "test", "index": 12}`.
+    several fields the agent writes a JSON object. Of an observation the agent sees `observation_field`, or its only
+    text, or all of it as JSON. A task is what `reset` of that environment takes, such as `{"index": 12}`.
     """
 
     execution = "thread"

@@ -72,7 +72,7 @@ function headContent(all) {
       : null,
     all.length > 1 ? liveTable(all, shown, now, { toggle: toggleRun, only: choose }) : null,
     left ? html("p", { class: "none" }, `${left} older runs are left out; name their folder to see them.`) : null,
-    DATA.runs.length > 6 ? groupsTable(GROUPS) : null,
+    SEEDS ? groupsTable(GROUPS) : null,
     single ? headFacts(single) : null,
     problemsNote(),
   );

@@ -1,0 +1,100 @@
+"""A small untrained model behind a real socket: it talks nonsense at length, which is what servers must bear."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tests.policy.tokenizers_for_chat import chat_tokenizer
+from turnwise.policy.rendering import Renderer
+
+pytest.importorskip("uvicorn", reason="needs turnwise[serve]")
+pytest.importorskip("starlette", reason="needs turnwise[serve]")
+from turnwise.dialects.server_thread import ServerThread
+from turnwise.serve.model_server import ModelServer
+from turnwise.serve.opening import opened
+
+CAPACITY = 768
+NAME = "tiny"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalModel:
+    """A server, and what it is made of."""
+
+    origin: str
+    server: ModelServer
+    renderer: Renderer
+
+    @property
+    def url(self) -> str:
+        return f"{self.origin}/v1"
+
+    def load(self) -> dict[str, int]:
+        """How busy the engine is."""
+        return self.server.model.engine.between_steps(lambda engine: engine.load()).result(timeout=60)
+
+    def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
+        """The status and the JSON of an answer; a body of bytes is sent as it is."""
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        request = urllib.request.Request(self.origin + path, data=data, headers=named)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+
+@contextmanager
+def local_model(*, key: str = "", kind: str = "chatml", capacity: int = CAPACITY) -> Iterator[LocalModel]:
+    """Serve it until the block ends."""
+    tokenizer = chat_tokenizer(kind)
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        config = LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            max_position_embeddings=1024,
+        )
+        model = LlamaForCausalLM(config).eval()
+    renderer = Renderer(tokenizer)
+    with opened(model, tokenizer, renderer, name=NAME, capacity=capacity, memory_gib=0.05, key=key) as server:
+        thread = ServerThread(server, name="test")
+        try:
+            yield LocalModel(origin=thread.origin, server=server, renderer=renderer)
+        finally:
+            thread.stop()
+
+
+def eventually(holds: Callable[[], bool], *, seconds: float = 60.0) -> None:
+    """Wait for something that another thread does."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+
+
+def chat(text: str = "the river", **more: Any) -> dict[str, Any]:
+    """The body of a request."""
+    return {"model": NAME, "messages": [{"role": "user", "content": text}], "max_tokens": 24, **more}
+
+
+async def all_at_once(work: list[Any]) -> list[Any]:
+    """Everything, in one event loop."""
+    return await asyncio.gather(*work)
