@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -82,7 +83,7 @@ def test_mistakes_are_named_with_the_fix(trained: Path, tmp_path: Path) -> None:
         ({"policy": "white"}, "has one policy without a name; leave out --policy"),
     ):
         with pytest.raises(ValueError, match=message):
-            prepare(trained, "me/say", **choices)
+            prepare(trained, "me/say", **cast("dict[str, Any]", choices))
     with pytest.raises(ValueError, match="is no name of a repository"):
         prepare(trained, "me/say/what")
     damaged = tmp_path / "damaged"

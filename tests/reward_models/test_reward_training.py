@@ -110,7 +110,7 @@ def test_mistakes_have_one_message(tmp_path: Path, trained: Path) -> None:
         RewardTraining.of({"held_out": 1.5})
     with pytest.raises(ValueError, match="exists, and nothing is overwritten"):
         train_reward_model(tmp_path / "none.jsonl", trained, tiny())
-    with pytest.raises(ValueError, match="groups to learn from and 0 to measure|leaves 0 groups to learn from"):
+    with pytest.raises(ValueError, match=r"groups to learn from and 0 to measure|leaves 0 groups to learn from"):
         train_reward_model(write_pairs(tmp_path / "one.jsonl", lines=1), tmp_path / "model", tiny())
     with pytest.raises(ValueError, match="is not a reward model; train one with"):
         RewardModel.load(tmp_path)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -104,7 +105,7 @@ def play(agent, spec=None, *, count=1, limits=None):
     return asyncio.run(main())
 
 
-def talk(family, *texts, env=native, limits=None, finishes=None, tokenizer=None):
+def talk(family, *texts, env=native, limits=None, finishes=None, tokenizer=None) -> tuple[Any, Any]:
     tokenizer = tokenizer or tool_tokenizer(family)
     engine = Scripted(tokenizer, *texts)
     engine.finishes = finishes or {}
@@ -133,7 +134,8 @@ def as_told(family, calls, results):
         {"role": "tool", "name": "search", "tool_call_id": call_id(n), "content": text}
         for n, text in enumerate(results)
     ]
-    return tool_tokenizer(family).apply_chat_template(
+    tokenizer: Any = tool_tokenizer(family)
+    return tokenizer.apply_chat_template(
         messages, tools=describe_tools([search]), tokenize=False, add_generation_prompt=True
     )
 
@@ -227,7 +229,7 @@ def test_whatever_a_model_samples_the_ledger_can_be_read_again(family):
 
 
 def test_a_template_that_shows_no_tools_gets_them_in_the_system_message():
-    tokenizer = chat_tokenizer("nano")
+    tokenizer: Any = chat_tokenizer("nano")
     assert not Renderers(Renderer(tokenizer)).shows(describe_tools([search]))
     for kind in ("chatml", "nano"):
         tokenizer = chat_tokenizer(kind)

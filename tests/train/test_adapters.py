@@ -120,6 +120,7 @@ def test_interrupted_and_resumed_it_ends_with_the_same_bits(trained: Path, their
 def test_a_run_is_named_as_the_adapter_and_an_adapter_is_evaluated(trained: Path) -> None:
     recipe = small_recipe({"model": {"lora": {"adapter": str(trained)}}})
     assert recipe.model.lora is not None
+    assert recipe.model.lora.adapter is not None
     assert recipe.model.lora.adapter == str(trained / "checkpoints/step_000004/adapter")
     assert recipe.model.lora.rank == 3
     assert recipe.model.name == resolve_model("pico")  # the adapter knows its base

@@ -7,7 +7,13 @@ import sys
 import threading
 
 import uvicorn
-from openenv.core.env_server import Action, Environment, Observation, State, create_fastapi_app
+from openenv.core.env_server import (  # pyright: ignore[reportMissingImports]
+    Action,
+    Environment,
+    Observation,
+    State,
+    create_fastapi_app,
+)
 
 
 class Words(Action):

@@ -4,6 +4,7 @@ import sys
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,8 @@ def test_an_action_of_several_fields_is_json_and_a_wrong_one_changes_nothing():
 @needs_openenv
 def test_a_server_that_is_full_names_both_ways_out():
     async def main(address):
-        first, second = make(f"openenv/{address}"), make(f"openenv/{address}")
+        first: Any = make(f"openenv/{address}")
+        second: Any = make(f"openenv/{address}")
         try:
             await first.reset(seed=0)
             await second.reset(seed=0)

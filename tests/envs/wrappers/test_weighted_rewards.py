@@ -3,6 +3,7 @@
 import asyncio
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -270,7 +271,7 @@ def test_own_tasks_need_no_environment_and_each_held_out_row_is_played_once():
     source = recipe.env.source(recipe.env.held_out)
     report = check_env(source.env, kwargs=source.kwargs, wrappers=source.wrappers, seeds=2)
     assert report.ok, str(report)
-    built = EnvSource(env=source.env, kwargs=source.kwargs, wrappers=source.wrappers).build()
+    built: Any = EnvSource(env=source.env, kwargs=source.kwargs, wrappers=source.wrappers).build()
     question, _ = built.reset(seed=0, task=ROWS[4])
     assert question == "say 4"
     assert built.oracle() == "4"
@@ -279,7 +280,8 @@ def test_own_tasks_need_no_environment_and_each_held_out_row_is_played_once():
 
 def test_a_prompt_with_fields_says_what_a_row_lacks():
     env = {"id": "tasks/own", "kwargs": {"tasks": [{"text": "a"}, {"text": "b"}], "prompt": "Translate: {text}"}}
-    assert load_recipe(None, {"env": env}).env.source().build().reset(seed=0)[0] in ("Translate: a", "Translate: b")
+    built: Any = load_recipe(None, {"env": env}).env.source().build()
+    assert built.reset(seed=0)[0] in ("Translate: a", "Translate: b")
     for prompt, message in [("{word}", "the prompt shows {word}, which a task does not have"), (None, "no prompt or")]:
         with pytest.raises(ValueError, match=message):
             EnvSource(env="tasks/own", kwargs={**env["kwargs"], "prompt": prompt}).build()
