@@ -154,7 +154,8 @@ def test_a_problem_has_its_message_whole_and_streamed(dialect: Dialect) -> None:
     assert name == ("" if dialect is openai_chat else "error")
 
 
-GOOD, BAD = '<tool_call>\n{"name": "f", "arguments": {"a": "</x>"}}\n</tool_call>', "<tool_call>{oops}</tool_call>"
+BODY = '{"name": "f", "arguments": {"a": "</x>"}}'
+GOOD, BAD = f"<tool_call>\n{BODY}\n</tool_call>", "<tool_call>{oops}</tool_call>"
 CALL = ToolCall(name="f", arguments={"a": "</x>"})
 RAW = [
     ("plain ", "plain ", "", ()),
@@ -168,6 +169,16 @@ RAW = [
     ("a <tool_", "a <tool_", "", ()),
     (f"<think>{GOOD}</think> {GOOD}", "", GOOD, (CALL,)),
     ("<thin", "<thin", "", ()),
+    ("<tool_call><function=f><parameter=a></x></parameter></function></tool_call> so", " so", "", (CALL,)),
+    (f"I look [TOOL_CALLS] [{BODY}, {BODY}]", "I look", "", (CALL, CALL)),
+    ('[TOOL_CALLS]f[ARGS]{"a": "</x>"}', "", "", (CALL,)),
+    ("a [TOOL_CALLS] [{oops", "a [TOOL_CALLS] [{oops", "", ()),
+    (f"<think>hm</think>\n{BODY}", "", "hm", (CALL,)),
+    (f"<|python_tag|>{BODY}; {BODY}", "", "", (CALL, CALL)),
+    (f"so</think> {BODY}", "so</think>", "", (CALL,)),
+    (f"{BODY} it is", f"{BODY} it is", "", ()),
+    ('{"answer": 42} ', '{"answer": 42} ', "", ()),
+    ("a [TOOL <|python", "a [TOOL <|python", "", ()),
 ]
 
 

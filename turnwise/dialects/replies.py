@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 
-from turnwise.tools.formats import CallError, ToolCall, read_call
+from turnwise.tools.formats import ToolCall
+from turnwise.tools.native_calls import MARKERS, read_native_calls, read_tagged
 
 _THINK, _THOUGHT = "<think>", "</think>"
-_CALL = "<tool_call>"
 _CALLS = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
@@ -23,7 +22,7 @@ class Reply:
 
 
 def read_reply(text: str, *, tools: bool) -> Reply:
-    """Take `<think>...</think>` at the start and, with tools, every `<tool_call>{json}</tool_call>` out of the text.
+    """Take `<think>...</think>` at the start and, with tools, the calls in any family's syntax out of the text.
 
     What cannot be read as a call stays text, so nothing is lost. If the prompt has opened the reasoning, put its
     `<think>` in front.
@@ -33,13 +32,14 @@ def read_reply(text: str, *, tools: bool) -> Reply:
         return Reply(text=said, reasoning=reasoning)
     calls, parts, end = list[ToolCall](), list[str](), 0
     for found in _CALLS.finditer(said):
-        call = _read_call(found[1])
-        if call is not None:
+        call = read_tagged(found[1])
+        if isinstance(call, ToolCall):
             calls.append(call)
             parts.append(said[end : found.start()])
             end = found.end()
     if not calls:
-        return Reply(text=said, reasoning=reasoning)
+        native = read_native_calls(said)
+        return Reply(text=native.text if native.calls else said, reasoning=reasoning, calls=native.calls)
     rest = "".join([*parts, said[end:]]).rstrip()
     return Reply(text=rest, reasoning=reasoning, calls=tuple(calls))
 
@@ -66,16 +66,13 @@ class ReplyParts:
         reasoning, said = _split_reasoning(self._text)
         closed = _THOUGHT in self._text
         if opening.startswith(_THINK) and not closed:
-            certain = _without_start_of(reasoning, _THOUGHT).rstrip()
+            certain = reasoning[: len(reasoning) - overlap(reasoning, _THOUGHT)].rstrip()
             return "", self._new_thought(certain)
         return self._new_said(self._certain(said)), self._new_thought(reasoning)
 
     def _certain(self, said: str) -> str:
-        if not self._tools:
-            return said
-        before, call, _ = said.partition(_CALL)
         # Blanks before a call belong to nobody, and any blanks may turn out to be before a call.
-        return (before if call else _without_start_of(said, _CALL)).rstrip()
+        return _before_calls(said).rstrip() if self._tools else said
 
     def _new_said(self, certain: str) -> str:
         new, self._said = certain[self._said :], max(self._said, len(certain))
@@ -95,16 +92,15 @@ def _split_reasoning(text: str) -> tuple[str, str]:
     return reasoning.strip() if closed else reasoning.lstrip(), rest.lstrip()
 
 
-def _without_start_of(text: str, marker: str) -> str:
-    """The text without an end that may be the beginning of the marker."""
-    held = next((size for size in range(len(marker) - 1, 0, -1) if text.endswith(marker[:size])), 0)
-    return text[: len(text) - held]
+def overlap(text: str, marker: str) -> int:
+    """How many characters at the text's end may be the beginning of the marker."""
+    return next((size for size in range(min(len(marker) - 1, len(text)), 0, -1) if text.endswith(marker[:size])), 0)
 
 
-def _read_call(body: str) -> ToolCall | None:
-    try:
-        value = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    call = read_call(value) if isinstance(value, dict) else None
-    return None if isinstance(call, CallError) else call
+def _before_calls(said: str) -> str:
+    """The words that stay words, whatever follows."""
+    begins = min((place for each in MARKERS if (place := said.find(each)) >= 0), default=None)
+    if begins is None:
+        begins = len(said) - max(overlap(said, each) for each in MARKERS)
+    thought, closed, words = said[:begins].rpartition(_THOUGHT)
+    return thought + closed + ("" if words.lstrip().startswith("{") else words)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from turnwise.dialects.asgi import RefusedError
 from turnwise.dialects.dialect import Answered, Asked, Scored
 from turnwise.dialects.model_call import answer_of, cut_at_stop
-from turnwise.dialects.replies import ReplyParts
+from turnwise.dialects.replies import ReplyParts, overlap
 from turnwise.engine.contract import Completion, Finish
 from turnwise.policy.rendering import Renderer
 
@@ -64,7 +64,7 @@ class GrowingAnswer:
         if stop:
             self._stopped = True
             return text
-        held = max((_overlap(text, each) for each in self._asked.stop), default=0)
+        held = max((overlap(text, each) for each in self._asked.stop), default=0)
         self._pending = text[len(text) - held :]
         return text[: len(text) - held]
 
@@ -106,8 +106,3 @@ def score_all(renderer: Renderer, completion: Completion) -> list[Scored]:
     tops = completion.top or [()] * len(completion.ids)
     rows = zip(completion.ids, completion.logprobs, tops, strict=True)
     return [score(renderer, token, logprob, top) for token, logprob, top in rows]
-
-
-def _overlap(text: str, stop: str) -> int:
-    """How much of the text's end may be the beginning of the stop string."""
-    return next((size for size in range(min(len(stop) - 1, len(text)), 0, -1) if text.endswith(stop[:size])), 0)

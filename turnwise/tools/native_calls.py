@@ -30,6 +30,8 @@ _PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTA
 _LISTED = "[TOOL_CALLS]"
 _NAMED = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\][\w-]*)?(?:\[ARGS\])?\s*(?=\{)")
 _CODE = "<|python_tag|>"
+MARKERS = ("<tool_call>", _LISTED, _CODE)
+"""Where calls begin; a call of Llama 3 may also begin with its brace."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +57,13 @@ def read_native_calls(text: str) -> NativeCalls:
             good = tuple(call for call in calls if isinstance(call, ToolCall))
             return NativeCalls(text=before + words, calls=() if wrong else good, error=wrong)
     return NativeCalls(text=text)
+
+
+def read_tagged(body: str) -> ToolCall | CallError:
+    """The call between <tool_call> and </tool_call>."""
+    if function := _FUNCTION.fullmatch(body):
+        return ToolCall(name=function[1], arguments=dict(_PARAMETER.findall(function[2])))
+    return _read_object(body)
 
 
 def call_id(number: int) -> str:
@@ -85,14 +94,8 @@ def _read_tagged(said: str) -> _Found:
     if not found:
         return None
     unclosed = CallError(message="<tool_call> is not closed; write <tool_call>{...}</tool_call>")
-    calls = [_read_body(each[1]) if each[2] else unclosed for each in found]
+    calls = [read_tagged(each[1]) if each[2] else unclosed for each in found]
     return said[: found[0].start()].rstrip(), calls
-
-
-def _read_body(body: str) -> ToolCall | CallError:
-    if function := _FUNCTION.fullmatch(body):
-        return ToolCall(name=function[1], arguments=dict(_PARAMETER.findall(function[2])))
-    return _read_object(body)
 
 
 def _read_listed(said: str) -> _Found:
