@@ -19,7 +19,7 @@ from turnwise.report import find_onset, write_report
 from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.panels import HEATS, MOST_POINTS, PANELS, curves, heat_maps
-from turnwise.report.run_parts import without_labels
+from turnwise.report.run_parts import plays, without_play
 from turnwise.report.summary import summarize_run
 from turnwise.runs.reading import read_run
 
@@ -219,7 +219,9 @@ def test_a_run_that_imitates_a_file_is_told_by_its_held_out_loss(tmp_path: Path)
     run = replace(data, config={**data.config, "stage": "imitation", "sft": {"chats": "a.jsonl"}}, evals=rows)
     verdict = summarize_run(run, None)["verdict"]
     assert verdict.startswith("Loss 0.75 per token on held-out demonstrations at step 12, 2.5 before.")
-    assert not any(name.startswith("rollout/") for row in without_labels(run).metrics for name in row)
+    assert plays(data)
+    assert not plays(run)
+    assert not any(name.startswith("rollout/") for row in run.metrics for name in without_play(row))
 
 
 @pytest.mark.parametrize(

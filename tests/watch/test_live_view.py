@@ -50,6 +50,26 @@ def test_the_page_has_what_a_report_of_the_run_has(tmp_path: Path) -> None:
     assert (shown["status"], shown["pace"]) == ("finished", pytest.approx(19, abs=1))
 
 
+def test_a_run_on_files_says_nothing_of_play_here_either(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "pairs", steps=12)
+    with (run / "config.yaml").open("a") as config:
+        config.write("\nstage: preference\n")
+    (report,) = json.loads(json.dumps(collect([run], comparison=None, sample=Sample())["runs"]))
+    ((_, parts),) = fresh([tmp_path])["runs"].items()
+    assert not any(name.startswith("rollout/") for name in parts["curves"]["columns"])
+    assert parts["curves"]["columns"] == report["curves"]["columns"]
+    assert parts["state"]["summary"] == report["summary"]
+
+
+def test_what_visitors_with_old_tags_were_sent_is_not_kept_for_ever(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", steps=3)
+    view = LiveView([tmp_path])
+    view.look()
+    answers = {view.changes(f"old:curves={number}") for number in range(1000)}
+    assert len({tags for tags, _ in filter(None, answers)}) == 1
+    assert len(view._latest) <= 16
+
+
 def test_columns_are_the_same_in_whatever_pieces_they_come() -> None:
     draw = Random(1)
     rows = [(step, [("a", draw.gauss(0, 1)), ("b_max", draw.random())][: draw.randrange(3)]) for step in range(1, 701)]

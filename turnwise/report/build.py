@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from turnwise.report.differences import differing, flatten, group_labels, short_
 from turnwise.report.episodes import Sample, sample_episodes
 from turnwise.report.page import render_page
 from turnwise.report.panels import all_metrics, curves, describe, heat_maps, part_panels
-from turnwise.report.run_parts import NAMED, evaluated, facts, happenings, imitation, standing, without_labels
+from turnwise.report.run_parts import NAMED, evaluated, facts, happenings, imitation, plays, standing, without_play
 from turnwise.runs.reading import RunData, read_run
 
 MOST_RUNS_IN_FULL = 8
@@ -57,7 +58,8 @@ def collect(
 ) -> dict[str, Any]:
     """Everything the page shows, as plain data."""
     folders = dict.fromkeys(Path(path) for path in runs)
-    read = [without_labels(part) for path in folders for part in read_run(path).by_policy()]
+    read = [part for path in folders for part in read_run(path).by_policy()]
+    read = [run if plays(run) else replace(run, metrics=[*map(without_play, run.metrics)]) for run in read]
     labels = group_labels(read)
     budget = sample.megabytes * 1e6 / len(read)
     flat = [flatten(run.config) for run in read]

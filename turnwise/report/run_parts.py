@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from turnwise.guard.onset import find_onset
@@ -28,14 +28,15 @@ _OF_PLAY = ("rollout/", "loss/clip", "loss/ratio", "loss/sampler")
 """What describes episodes and their sampler."""
 
 
-def without_labels(run: RunData) -> RunData:
-    """A run on files alone played nothing: what its rows say of episodes and samplers means nothing."""
+def plays(run: RunData) -> bool:
+    """Whether a run plays episodes; one on files alone does not."""
     sft, stage = run.config.get("sft"), run.config.get("stage")
-    imitates_file = stage == "imitation" and isinstance(sft, dict) and bool(sft.get("chats"))
-    if stage != "preference" and not imitates_file:
-        return run
-    rows = [{name: value for name, value in row.items() if not name.startswith(_OF_PLAY)} for row in run.metrics]
-    return replace(run, metrics=rows)
+    return stage != "preference" and not (stage == "imitation" and isinstance(sft, dict) and bool(sft.get("chats")))
+
+
+def without_play(row: Row) -> Row:
+    """A row of a run on files alone, without what it says of episodes and samplers: that means nothing."""
+    return {name: value for name, value in row.items() if not name.startswith(_OF_PLAY)}
 
 
 def facts(run: RunData) -> dict[str, Any]:

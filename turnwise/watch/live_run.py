@@ -19,7 +19,7 @@ from turnwise.guard.bounds import BOUNDS
 from turnwise.guard.onset import SIGNALS
 from turnwise.report.columns import Columns
 from turnwise.report.panels import add_reading, curves_of, heat_columns, heat_of
-from turnwise.report.run_parts import NAMED, evaluated, facts, happenings, imitation, standing, without_labels
+from turnwise.report.run_parts import NAMED, evaluated, facts, happenings, imitation, plays, standing, without_play
 from turnwise.runs.reading import Row, RunData, read_mapping
 from turnwise.runs.rows import is_number, row_of
 from turnwise.runs.tail import Gain, JournalTail
@@ -48,6 +48,7 @@ class LiveRun:
         self.columns, self.heat = Columns[str](most=most), heat_columns(most=most)
         self._steps = {"metrics": array("L"), "turns": array("L")}
         """For each row of these journals, how many steps there are up to it."""
+        self._plays = plays(data)
         self._stands = Paced(lambda: standing(self.data))
         self.parts: dict[str, PagePart] = {}
 
@@ -69,6 +70,7 @@ class LiveRun:
             rows.append({name: value for name, value in row.items() if name not in ("traceback", "recipe")})
 
     def _add_metrics(self, row: Row) -> None:
+        row = row if self._plays else without_play(row)
         shown = row if self._full else {name: row[name] for name in NAMED if name in row}
         if self.columns.add(row["step"], shown.items()):
             # Names are taken from here: those of the row would be kept once for every step.
@@ -76,16 +78,16 @@ class LiveRun:
 
     def refresh(self, changed: set[str]) -> bool:
         """Bring the parts up to date after these journals have changed; whether a part did."""
-        parts, run = self.parts, without_labels(self.data)
+        parts = self.parts
         if "metrics" in changed:
             names = self.columns.keys if self._full else NAMED
             parts["curves"] = self._growing("metrics", self.columns, partial(_curves, self.columns, names))
         if "turns" in changed:
             parts["heat"] = self._growing("turns", self.heat, lambda since: heat_of(self.heat, since=since))
         if "evals" in changed:
-            parts["evaluations"] = whole(evaluated(run))
+            parts["evaluations"] = whole(evaluated(self.data))
         if changed & {"events", "history"}:
-            parts["events"] = whole(happenings(run, newest=True))
+            parts["events"] = whole(happenings(self.data, newest=True))
         stands = self._stands.refresh(due=bool(changed & {"metrics", "events", "evals"}))
         if stands or changed:
             parts["state"] = whole({**self._stands.value, **self._liveness()})
@@ -142,7 +144,7 @@ class LiveFolder:
 
     def _read(self) -> set[str]:
         """Take in a piece of each journal. After a rewind, or when somebody resumed the run, all is read again."""
-        settings = tuple(_signature(self.path / name) for name in ("config.yaml", "meta.json"))
+        settings = tuple(signature(self.path / name) for name in ("config.yaml", "meta.json"))
         gains = self._gains()
         rewound = any(gain.anew for gain in gains.values()) or (bool(self._settings) and "history" in gains)
         changed = set[str](gains)
@@ -191,7 +193,7 @@ class LiveFolder:
         for name, gain in gains.items():
             rows = self._stage.metrics if name == "metrics" else self._stage.evals
             rows.extend(gain.rows if gain is not None else ())
-        seen = _signature(self.path / "rollouts")
+        seen = signature(self.path / "rollouts")
         fresh = self._rollouts.refresh(due=seen != self._rollouts_seen)
         self._rollouts_seen = seen
         if needed or any(gains.values()):
@@ -240,7 +242,8 @@ def _curves(columns: Columns[str], names: Any, since: int) -> dict[str, Any]:
     return curves_of(columns, (name for name in names if name != "step"), since=since)
 
 
-def _signature(path: Path) -> Any:
+def signature(path: Path) -> tuple[int, int, int] | None:
+    """What changes with a file or folder: its number, time and size; None if there is none."""
     try:
         found = path.stat()
     except OSError:

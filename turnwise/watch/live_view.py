@@ -17,7 +17,7 @@ from turnwise.report.differences import flatten, group_labels, short_labels
 from turnwise.report.episodes import Sample, read_episodes
 from turnwise.runs.reading import RunData, read_mapping
 from turnwise.watch.live_parts import NOTHING, PagePart, read_tags, whole, write_tags
-from turnwise.watch.live_run import LiveFolder, LiveRun
+from turnwise.watch.live_run import LiveFolder, LiveRun, signature
 
 ALL = "all"
 """Under this key go the parts that belong to no single run."""
@@ -82,6 +82,8 @@ class LiveView:
                 }
                 for run, parts in self._parts.items()
             }
+            if len(self._latest) >= _CACHED:
+                self._latest.clear()
             content = {"now": time.time(), "parts": {run: parts for run, parts in lacking.items() if parts}}
             self._latest[line] = new, json.dumps(content, allow_nan=False, separators=(",", ":"))
             return self._latest[line]
@@ -131,7 +133,7 @@ class LiveView:
             else LiveFolder(path, name=name, most=MOST_POINTS if full else FEW_POINTS, full=full)
             for path, name in found.items()
         }
-        compared = [_seen(root / _COMPARISON) for root in self._roots]
+        compared = [signature(root / _COMPARISON) for root in self._roots]
         changed = list(before) != list(self._folders) or compared != self._comparison_seen
         self._comparison_seen = compared
         return changed or any(self._folders[path] is not folder for path, folder in before.items())
@@ -209,13 +211,5 @@ def _is_run(folder: Path) -> bool:
     return any(os.path.isfile(folder / name) for name in _MARKS)
 
 
-def _started(folder: Path) -> float:
-    return max((os.stat(folder / name).st_mtime for name in _MARKS if os.path.isfile(folder / name)), default=0.0)
-
-
-def _seen(file: Path) -> Any:
-    try:
-        found = file.stat()
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size
+def _started(folder: Path) -> int:
+    return max((found[1] for name in _MARKS if (found := signature(folder / name))), default=0)
