@@ -29,6 +29,8 @@ def is_token(given: str, token: str) -> bool:
 
 def listen(host: str, port: int, *, waiting: int = 2048) -> socket.socket:
     """A socket that listens there; port 0 is any free one."""
+    if not 0 <= port <= 65535:
+        raise ValueError(f"--port is {port}; choose one from 0 to 65535")
     listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -179,6 +179,8 @@ def test_codes_that_programs_look_for(local: LocalModel) -> None:
     assert local.ask(CHAT, chat(model="other"))[1]["error"]["code"] == "model_not_found"
     assert local.ask("/v1/nothing", {})[0] == 404
     assert local.ask("/v1/completions", {"model": NAME, "prompt": [100_000]})[0] == 400
+    status, answer = local.ask("/v1/completions", {"model": NAME, "prompt": ["the"] * 9, "n": 128})
+    assert (status, "1152 answers" in answer["error"]["message"]) == (400, True)  # waiting would not help
 
 
 def test_a_prompt_that_leaves_little_room_gets_a_short_answer(local: LocalModel) -> None:

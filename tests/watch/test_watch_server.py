@@ -239,6 +239,12 @@ def test_beside_a_command_the_page_lives_as_long_and_never_fails_it(
         assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_cannot_be_is_refused_in_words(runs: Path, port: int) -> None:
+    with pytest.raises(ValueError, match="from 0 to 65535"):
+        WatchServer([runs], port=port)
+
+
 def test_streams_end_with_the_server(runs: Path) -> None:
     with WatchServer([runs]) as server:
         stream = Stream(server.address)

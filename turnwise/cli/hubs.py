@@ -22,7 +22,9 @@ def push(
         str | None, typer.Option(help="The hub's name of the model that the run began with, if it was a folder.")
     ] = None,
     policy: Annotated[str | None, typer.Option(help="Which policy, where several learned.")] = None,
-    public: Annotated[bool, typer.Option("--public", help="Make a new repository public; it is private else.")] = False,
+    public: Annotated[
+        bool, typer.Option("--public", help="Make a new repository public; otherwise it is private.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show files and model card, and upload nothing.")] = False,
 ) -> None:
     """Upload a checkpoint to a model hub, with a model card written from the run."""

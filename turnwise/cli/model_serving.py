@@ -38,7 +38,9 @@ def serve(
         typer.Argument(metavar="[KEY=VALUE]...", help="Of the engine: max_batch, chunk_tokens, share_prompts"),
     ] = None,
     step: Step = None,
-    name: Annotated[str | None, typer.Option(help="What clients call the model; by default its last word.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What clients call the model; by default the last part of its path.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Other addresses than this machine's need a key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0: any free one.")] = 8000,
     context: Context = None,

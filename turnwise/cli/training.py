@@ -86,7 +86,7 @@ def sft(
     with one_message(), trusting(trust), unread(dry_run), nullcontext(ALONE) if dry_run else together() as ranks:
         # A file of chats needs no environment; who names none plays in none.
         said = [each for each in (recipe, *(changes or [])) if each is not None]
-        alone = any(each.startswith("sft.chats=") for each in said) and not any(each.startswith("env") for each in said)
+        alone = any(each.startswith("sft.chats=") for each in said) and not _names_env(said)
         chosen = _load(recipe, changes, defaults=("sft={}", *(["eval.episodes=0"] if alone else [])))
         if dry_run:
             _show(chosen)

@@ -114,6 +114,8 @@ class ModelServer:
     async def _sample(self, dialect: Dialect, body: bytes, receive: Receive, send: Send) -> None:
         asked = await self._read(dialect, body)
         answers = asked.n * max(1, len(asked.prompts))
+        if answers > _MOST_OPEN:
+            raise RefusedError(400, f"{answers} answers are more than {_MOST_OPEN}; send fewer prompts, or a smaller n")
         if self._answers + answers > _MOST_OPEN:
             raise RefusedError(503, f"{self._answers} answers are being sampled already; try again later")
         self._answers += answers

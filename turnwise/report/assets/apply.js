@@ -61,11 +61,15 @@ function applyParts(known, parts) {
   for (const key of [...known.runs.keys()]) if (!there.has(key)) known.runs.delete(key);
 }
 
+// The server reads no address beyond 64 KiB; with more runs than fit, everything is sent again.
+const LONGEST_QUERY = 65000;
+
 // The stream of changes. A connection that breaks comes back with the tags of what is known, and so misses nothing.
 function followStream(tell) {
   let tags = "";
   const open = () => {
-    const source = new EventSource(tags ? `events?tags=${encodeURIComponent(tags)}` : "events");
+    const query = tags ? `?tags=${encodeURIComponent(tags)}` : "";
+    const source = new EventSource(query.length < LONGEST_QUERY ? `events${query}` : "events");
     source.onopen = () => tell({ kind: "online", online: true });
     source.onmessage = (event) => {
       tags = event.lastEventId;
