@@ -231,11 +231,20 @@ def test_an_address_is_no_scoring_function(mine: Path) -> None:
     assert not (mine / "own_code.imported").exists()
 
 
-def test_a_ledger_names_no_code_that_the_config_does_not() -> None:
+@pytest.mark.parametrize("kwargs", [{"score": "own_code:points"}, {"program": "", "command": "touch owned"}])
+def test_a_ledger_names_no_code_that_the_config_does_not(kwargs: dict[str, Any]) -> None:
     recipe = small_recipe({"env": {"id": "lookup/2hop", "check": False}})
-    said = Trajectory(id="a/0", turns=[], stop=StopReason.DONE, seed=1, kwargs={"score": "own_code:points"})
-    with pytest.raises(ValueError, match=r"own_code:points.*--trust"):
+    said = Trajectory(id="a/0", turns=[], stop=StopReason.DONE, seed=1, kwargs=kwargs)
+    with pytest.raises(ValueError, match=r"(own_code:points|touch owned).*--trust"):
         _play(recipe, {"agent": said})
+
+
+@pytest.mark.parametrize("place", ["own_code.a/b:credit", "own_code:a/b", "own_code:a b"])
+def test_a_name_that_counts_as_nobodys_code_imports_nothing(mine: Path, place: str) -> None:
+    outside.extend_path()
+    with pytest.raises(ImportError, match="is neither"):
+        outside.load(place)
+    assert traces(mine) == []
 
 
 def test_reports_and_comparisons_read_a_run_from_elsewhere_and_import_nothing(made: Path) -> None:

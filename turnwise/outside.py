@@ -82,7 +82,12 @@ def load(place: str) -> Any:
     if is_outside(place):
         extend_path()
     module, _, name = place.rpartition(":")
-    return getattr(_load_file(module) if is_file_place(place) else import_module(module), name)
+    if is_file_place(place):
+        return getattr(_load_file(module), name)
+    # To look for `mine.a/b` Python would import `mine`, though such a name counts as nobody's code.
+    if "/" in module or not name.isidentifier():
+        raise ImportError(f"{place} is neither package.module:name nor file.py:name")
+    return getattr(import_module(module), name)
 
 
 def find_file(name: str) -> Path | None:

@@ -50,44 +50,54 @@ def is_trusting() -> bool:
 
 def outside_names(choices: Mapping[str, Any]) -> list[str]:
     """The code outside turnwise that a recipe names; algorithm files count, because they may name more."""
-    source, evaluated = choices.get("source"), choices.get("eval")
-    envs = [choices.get("env"), evaluated.get("env") if isinstance(evaluated, Mapping) else None]
     named_in_env = ("id", "wrappers", "rewards")
-    environments = [[env.get(key) for key in named_in_env] if isinstance(env, Mapping) else env for env in envs]
-    tasks = source.get("tasks") if isinstance(source, Mapping) else None
+    envs = [[env.get(key) for key in named_in_env] if isinstance(env, Mapping) else env for env in _envs(choices)]
     engine = choices.get("engine")
     kind = engine.get("kind") if isinstance(engine, Mapping) else engine
     judge = choices.get("judge")
     judged_by = judge.get("kind") if isinstance(judge, Mapping) else judge
-    arguments = [[env.get("kwargs"), env.get("held_out")] for env in envs if isinstance(env, Mapping)]
     agents = [seat.get("agent") for seat in _mappings(choices.get("seats"))]
     rows = [choices.get("algorithm"), *(policy.get("algorithm") for policy in _mappings(choices.get("policies")))]
     named = [text for text in _texts(rows) if is_outside(text) or text.endswith((".yaml", ".yml"))]
-    return [*filter(is_outside, _texts([environments, tasks, kind, judged_by, agents])), *argued(arguments), *named]
+    return [*filter(is_outside, _texts([envs, kind, judged_by, agents])), *_argued(_arguments(choices)), *named]
 
 
-def argued(arguments: Any) -> list[str]:
-    """The code outside turnwise that arguments of an environment name, such as a scoring function; not addresses."""
+def code_of(choices: Mapping[str, Any]) -> list[str]:
+    """All code that a recipe would run: what it names outside turnwise, and the command lines of agents."""
+    return [*outside_names(choices), *_commands(_arguments(choices))]
+
+
+def code_among(arguments: Any) -> list[str]:
+    """The code that arguments of an environment would run, such as a scoring function or an agent's command line."""
+    return [*_argued(arguments), *_commands(arguments)]
+
+
+def _argued(arguments: Any) -> list[str]:
+    """Names of code; addresses are none."""
     return [text for text in _texts(arguments) if is_outside(text) and ("/" not in text or is_file_place(text))]
 
 
-def commands(choices: Mapping[str, Any]) -> list[str]:
-    """The command lines that a recipe runs as agents."""
+def _commands(arguments: Any) -> list[str]:
+    return [" ".join(_texts(table["command"])) for table in _tables(arguments) if table.get("command")]
+
+
+def _arguments(choices: Mapping[str, Any]) -> list[Any]:
+    """Whatever may reach an environment as an argument; the stages of a curriculum have arguments too."""
+    source = choices.get("source")
+    of_envs = [env.get(key) for env in _envs(choices) if isinstance(env, Mapping) for key in ("kwargs", "held_out")]
+    return [*of_envs, source.get("tasks") if isinstance(source, Mapping) else None]
+
+
+def _envs(choices: Mapping[str, Any]) -> list[Any]:
     evaluated = choices.get("eval")
-    envs = _mappings({0: choices.get("env"), 1: evaluated.get("env") if isinstance(evaluated, Mapping) else None})
-    tables = _mappings(dict(enumerate(env.get(name) for env in envs for name in ("kwargs", "held_out"))))
-    return [" ".join(_texts(table["command"])) for table in tables if table.get("command")]
-
-
-def _code(choices: Mapping[str, Any]) -> list[str]:
-    return [*outside_names(choices), *commands(choices)]
+    return [choices.get("env"), evaluated.get("env") if isinstance(evaluated, Mapping) else None]
 
 
 def require_trust(file: Path, layers: Iterable[Mapping[str, Any]]) -> None:
     """ValueError if a recipe is the config of a run from elsewhere and names code outside turnwise."""
     if is_trusting() or not reads() or not (file.parent / _META).is_file():
         return
-    names = [name for choices in layers for name in _code(choices)]
+    names = [name for choices in layers for name in code_of(choices)]
     if names and not _is_signed(file):
         raise ValueError(
             f"{file} names code outside turnwise ({', '.join(dict.fromkeys(names))}), and you did not write it on "
@@ -100,7 +110,7 @@ def sign(file: Path, content: bytes, choices: Mapping[str, Any]) -> None:
 
     Signatures of earlier contents stay, because a kill may come before the file is written.
     """
-    if not _code(choices):
+    if not code_of(choices):
         return  # nothing to trust
     with suppress(NoKeyError):
         known, place = _signatures(file), file.with_name(SIGNATURE)
@@ -113,7 +123,7 @@ def sign(file: Path, content: bytes, choices: Mapping[str, Any]) -> None:
 def why_unsigned(choices: Mapping[str, Any]) -> str | None:
     """Warning before a run that cannot be signed; None if all is well."""
     try:
-        if _code(choices):
+        if code_of(choices):
             _key(make=True)
     except NoKeyError as error:
         return f"{error}; so this run looks like one from elsewhere, and resuming it will need --trust"
@@ -152,6 +162,14 @@ def _texts(value: Any) -> Iterator[str]:
         yield from (text for inner in value.values() for text in _texts(inner))
     elif isinstance(value, list | tuple):
         yield from (text for inner in value for text in _texts(inner))
+
+
+def _tables(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Every mapping in nested mappings and lists."""
+    if isinstance(value, Mapping):
+        yield value
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    yield from (table for each in inner for table in _tables(each))
 
 
 def _key(*, make: bool) -> bytes:

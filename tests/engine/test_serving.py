@@ -109,9 +109,11 @@ def test_engines_that_share_a_thread_pause_expect_and_end_together() -> None:
 
 
 def test_shutdown_ends_the_thread_and_later_calls_are_refused() -> None:
+    others = set(threading.enumerate())
     server = EngineServer(fresh())
+    assert set(threading.enumerate()) > others
     server.shutdown()
-    assert "turnwise-engine" not in {thread.name for thread in threading.enumerate()}
+    assert set(threading.enumerate()) <= others
     with pytest.raises(RuntimeError, match="the engine has stopped"):
         asyncio.run(server.generate("a", [1], PARAMS))
 

@@ -136,8 +136,13 @@ FILES = {
     },
 }
 """Environments that read the user's files, and real files for them."""
-PROGRAMS = {"agent-run": {"program": "tests.gateway.raw_client:run"}}
-"""Environments that run the user's program, and a program for them."""
+GIVEN = {
+    "agent-run": {"program": "tests.gateway.raw_client:run"},
+    "tasks/own": {
+        "tasks": [{"question": f"what comes after {number} ?", "answer": str(number + 1)} for number in range(9)]
+    },
+}
+"""Environments that play what the user gives them: a program, or tasks."""
 
 
 @pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.id)
@@ -152,7 +157,7 @@ def test_the_doctor_finds_nothing_wrong_with_a_built_in_environment(spec):
         pytest.importorskip("uvicorn", reason="needs a server: pip install 'turnwise[serve]'")
     if missing := [path for path in files.values() if not path.is_file()]:
         pytest.skip(f"{missing[0].name} is not beside the repository")
-    arguments = {name: str(path) for name, path in files.items()} | PROGRAMS.get(env_id, {})
+    arguments = {name: str(path) for name, path in files.items()} | GIVEN.get(env_id, {})
     try:
         # One seed where another package does the work: some of them take long to build an instance.
         report = check_env(env_id, kwargs=arguments, seeds=1 if spec.extra else 2, turns=6, deadline=60.0)

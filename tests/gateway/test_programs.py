@@ -213,8 +213,12 @@ def test_one_of_program_and_command_is_needed():
 
 
 def test_the_variables_of_a_command_keep_those_of_the_user(tmp_path, monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "example.org")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("no_proxy", "example.org")
     monkeypatch.setenv("MINE", "kept")
-    then = 'print(float(os.environ["MINE"] == "kept" and os.environ["NO_PROXY"] == "127.0.0.1,example.org"))'
+    then = (
+        'direct = {os.environ["NO_PROXY"], os.environ["no_proxy"]}\n'
+        'print(float(os.environ["MINE"] == "kept" and direct == {"127.0.0.1,example.org"}))'
+    )
     assert play("", command=command(tmp_path, then)).reward == 1.0
     assert "TURNWISE_TASK" not in os.environ

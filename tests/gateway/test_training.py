@@ -79,6 +79,10 @@ def test_every_way_to_name_a_program_needs_trust(place, tmp_path):
         for choices in ({"env": env}, {"eval": {"env": env}}):
             with pytest.raises(ValueError, match="names code outside turnwise"):
                 require_trust(config, [choices])
+    for kwargs in ({"program": place}, {"command": "python agent.py"}):
+        tasks = {"kind": "curriculum", "stages": [{"kwargs": kwargs}]}
+        with pytest.raises(ValueError, match="names code outside turnwise"):
+            require_trust(config, [{"env": "agent-run", "source": {"tasks": tasks}}])
     require_trust(config, [{"env": {"id": "openenv/127.0.0.1:8000"}}])  # an address is no code
 
 

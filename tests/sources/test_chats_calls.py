@@ -242,3 +242,14 @@ def test_tools_of_another_form_are_refused(read):
         read(CHAT, tools={"search": 1})
     with pytest.raises(ValueError, match="'functions' is not read; write them as tools"):
         read(CHAT, functions=[{"name": "search"}])
+
+
+@pytest.mark.parametrize("family", [None, *FAMILIES])
+def test_a_prompt_with_calls_and_results_has_the_tokens_of_the_same_messages_in_one_chat(family, tmp_path):
+    renderer = Renderer(chat_tokenizer("chatml") if family is None else tool_tokenizer(family))
+    chat, pair = tmp_path / "chat.jsonl", tmp_path / "pair.jsonl"
+    chat.write_text(json.dumps({"messages": CHAT}))
+    pair.write_text(json.dumps({"prompt": CHAT[:-1], "completion": [CHAT[-1]]}))
+    whole, after = (chat_groups(path, renderer)[0].trajectories[0].turns for path in (chat, pair))
+    assert whole_text(after, renderer) == whole_text(whole, renderer)
+    assert [turn.sampled_ids for turn in after] == [whole[-1].sampled_ids]

@@ -122,7 +122,7 @@ def test_each_rank_judges_its_share_and_all_get_every_opinion() -> None:
 
 
 def test_the_recipe_names_the_judge_and_code_from_outside_needs_trust() -> None:
-    recipe = load_recipe(None, {"judge": {"kind": f"{HERE}:Wordy", "gives": "reward"}})
+    recipe = load_recipe(None, {"algorithm": "grpo", "judge": {"kind": f"{HERE}:Wordy", "gives": "reward"}})
     assert outside_names(recipe.model_dump(mode="json")) == [f"{HERE}:Wordy"]
     assert outside_names({"judge": "mine:Judge"}) == ["mine:Judge"]
     assert load_recipe(None, {"judge": "reward"}).judge == load_recipe(None, {"judge": {"kind": "reward"}}).judge

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.policy.tokenizers_for_chat import chat_tokenizer
+from tests.policy.tool_templates import tool_tokenizer
 from turnwise.policy.rendering import Renderer
 from turnwise.policy.text import TextPolicy
 from turnwise.sources.chat_turns import turns_of
@@ -260,3 +261,12 @@ def test_plain_lines_need_no_call_of_the_tokenizer_for_each(
     rows = [{"prompt": f"where is {number} ?", "chosen": "egypt", "rejected": "no"} for number in range(50)]
     assert len(read(tmp_path, renderer, *rows)) == 50
     assert {*calls} <= {""}  # they are encoded together
+
+
+def test_a_prompt_that_the_template_refuses_as_it_is_does_not_stop_the_file(tmp_path: Path) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": {"place": "here"}}}
+    prompt = [user("weather ?"), {"role": "assistant", "content": None, "tool_calls": [call]}]
+    prompt += [{"role": "tool", "tool_call_id": "c1", "content": "rain"}, assistant("rain"), user("sure ?")]
+    mistral = Renderer(tool_tokenizer("mistral"))  # it wants ids of nine letters
+    (group,) = read(tmp_path, mistral, {"prompt": prompt, "chosen": "yes", "rejected": "no"})
+    assert "[TOOL_RESULTS]" in mistral.decode(group.trajectories[0].turns[0].prompt_ids)

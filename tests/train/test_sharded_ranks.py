@@ -95,7 +95,11 @@ def test_one_rank_writes_the_plain_layout(folder: Path) -> None:
     saved = folder / "LoRA and a critic from 1" / "step_000001"
     names = {path.relative_to(saved).as_posix() for path in saved.rglob("*.safetensors")}
     kept = ("adapter", "critic", "critic_optimizer", "optimizer")
-    assert names == {"model.safetensors", *(f"resume/{name}.safetensors" for name in kept)}
+    assert names == {
+        "model.safetensors",
+        "adapter/adapter_model.safetensors",
+        *(f"resume/{name}.safetensors" for name in kept),
+    }
 
 
 def test_a_full_disk_on_one_rank_leaves_the_last_checkpoint_and_tells_all(found: Found) -> None:

@@ -13,7 +13,7 @@ from turnwise.recipe.schema import Recipe
 from turnwise.rollout.agents import Action, FunctionAgent, View
 from turnwise.rollout.episode import EpisodeSpec, Limits
 from turnwise.rollout.scheduler import Scheduler
-from turnwise.trust import argued, is_trusting, outside_names
+from turnwise.trust import code_among, code_of, is_trusting
 from turnwise.types import StopReason, Trajectory, Turn
 from turnwise.waiting import finish
 
@@ -110,10 +110,10 @@ def _play(recipe: Recipe, seats: Mapping[str, Trajectory]) -> dict[str, Trajecto
 
 def _require_trust(recipe: Recipe, trajectory: Trajectory) -> None:
     """ValueError if the arguments on record name code that the recipe, which was trusted, does not."""
-    known = outside_names(recipe.model_dump(mode="json"))
-    if not is_trusting() and (new := [name for name in argued(trajectory.kwargs) if name not in known]):
+    known = code_of(recipe.model_dump(mode="json"))
+    if not is_trusting() and (new := [name for name in code_among(trajectory.kwargs) if name not in known]):
         raise ValueError(
-            f"{trajectory.id} was recorded with {new[0]}, outside code that the run's config does not name; "
+            f"{trajectory.id} was recorded with {new[0]}, code that the run's config does not name; "
             "read that code, then pass --trust to run it (docs/trust.md)"
         )
 

@@ -119,6 +119,9 @@ class RunningCommand:
 
 
 def _variables(task: Any, address: Address) -> dict[str, str]:
+    # Clients read either spelling, and those that read both prefer one or the other.
+    excepted = ["127.0.0.1", *dict.fromkeys(os.environ.get(name, "") for name in ("NO_PROXY", "no_proxy"))]
+    directly = ",".join(filter(None, excepted))
     return {
         "TURNWISE_TASK": json.dumps(task),
         "OPENAI_BASE_URL": address.base_url,
@@ -126,7 +129,8 @@ def _variables(task: Any, address: Address) -> dict[str, str]:
         "OPENAI_API_KEY": address.api_key,
         "ANTHROPIC_BASE_URL": address.origin,
         "ANTHROPIC_API_KEY": address.api_key,
-        "NO_PROXY": ",".join(filter(None, ["127.0.0.1", os.environ.get("NO_PROXY", "")])),
+        "NO_PROXY": directly,
+        "no_proxy": directly,
     }
 
 

@@ -289,10 +289,10 @@ class Conversation:
     text: str = ""
     """What the tokens of the current sequence spell, shielded."""
 
-    def observe(self, observation: str, fields: Mapping[str, str] | None = None) -> Prompt:
-        """Tokens of what comes before the next turn; `fields` of the message are for templates that read them."""
+    def observe(self, observation: str) -> Prompt:
+        """Tokens of what comes before the next turn."""
         role = self.renderer.observation_role if self.turns else "user"
-        return self.extend([{"role": role, "content": observation, **(fields or {})}])
+        return self.extend([{"role": role, "content": observation}])
 
     def extend(self, messages: Sequence[Mapping[str, Any]]) -> Prompt:
         """Tokens of several messages of any role; a system message that comes first replaces the renderer's own.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerFast
 
 from turnwise.policy.rendering import Prompt, Renderer
@@ -40,7 +42,10 @@ class AheadRenderer(Renderer):
     def prepare(self, prompts: Sequence[Messages], replies: Sequence[str]) -> None:
         """Encode shielded prompts and replies of the model; what was prepared before is forgotten."""
         self._forget()
-        texts = [self.render(messages) for messages in prompts]
+        texts = list[str]()
+        for messages in prompts:
+            with suppress(TemplateError):  # who reads this prompt names its line
+                texts.append(self.render(messages))
         spoken = [self.shield(reply) for reply in replies]
         pieces = dict.fromkeys(piece for text in (*texts, *spoken) for piece in self._special.split(text) if piece)
         for marker in self._special_ids:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,12 +44,12 @@ def turns_of(messages: list[ChatMessage], renderer: Renderer, *, context: int = 
         if message.role in ("user", "tool"):
             waiting.append(message)
         elif message.role == "assistant" and place < context:
-            conversation.messages += [_shielded(one, renderer) for one in (*waiting, message)]
+            conversation.messages += [_shielded(one, renderer) for one in waiting]
+            conversation.messages.append(_heard(message, renderer, conversation.messages))
             waiting.clear()
         elif message.role == "assistant":
             *earlier, last = waiting
             conversation.messages += [_shielded(one, renderer) for one in earlier]
-            conversation.renderer = _observing_as(last.role, renderer)
             turns.append(_turn(conversation, last, message))
             waiting.clear()
     return turns
@@ -73,7 +72,7 @@ def _renumbered(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
 
 
 def _turn(conversation: Conversation, observed: ChatMessage, said: ChatMessage) -> Turn:
-    prompt = conversation.observe(observed.content, observed.fields)
+    prompt = conversation.extend([{"role": observed.role, "content": observed.content, **observed.fields}])
     sampled_ids = _spoken_ids(conversation, said)
     if isinstance(conversation, CallingConversation):
         action = conversation.record_calls(sampled_ids, said.content, said.calls, said.call_ids)
@@ -96,17 +95,19 @@ def _spoken_ids(conversation: Conversation, said: ChatMessage) -> list[int]:
     told = tell_template(renderer, conversation.messages, said.content, said.calls, said.call_ids)
     if told is not None:
         return end_turn(renderer, told[1])
-    calls = "\n".join(map(write_call, said.calls))
-    return spell(renderer, f"{said.content}\n{calls}" if said.content else calls)
+    return spell(renderer, _in_our_form(said))
 
 
-def _observing_as(role: str, renderer: Renderer) -> Renderer:
-    """The same renderer for observations in another role; statistics stay common."""
-    if renderer.observation_role == role:
-        return renderer
-    other = copy.copy(renderer)
-    other.observation_role = role
-    return other
+def _heard(message: ChatMessage, renderer: Renderer, before: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A message of the assistant that is only read, with its calls as `_spoken_ids` would say them."""
+    if not message.calls:
+        return _shielded(message, renderer)
+    told = tell_template(renderer, before, message.content, message.calls, message.call_ids)
+    return told[0] if told is not None else {"role": message.role, "content": renderer.shield(_in_our_form(message))}
+
+
+def _in_our_form(said: ChatMessage) -> str:
+    return "\n".join(filter(None, [said.content, *map(write_call, said.calls)]))
 
 
 def _shielded(message: ChatMessage, renderer: Renderer) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from turnwise.envs import Env, Reset, Step
-from turnwise.envs.wrappers import ToolEnv, TurnLimit
+from turnwise.envs.registry import make
+from turnwise.envs.wrappers import History, ToolEnv, TurnLimit
 from turnwise.tools import FencedFormat, JsonFormat, TagFormat, tool
 from turnwise.tools.calculator import calculator
 from turnwise.tools.python import python_tool
@@ -245,3 +246,13 @@ def test_python_runs_in_the_sandbox_inside_an_episode():
     step = settle(env.step("```python\nprint(sum(range(10)))\n```"))
     assert step[0] == "<result>\n45\n</result>"
     assert settle(env.step("end"))[1:4] == (1.0, True, False)
+
+
+def test_what_native_tools_have_said_in_messages_is_not_changed_in_vain() -> None:
+    env = TurnLimit(ToolEnv(History(make("game/guess-number-easy")), [calculator], native=True), max_turns=8)
+    env.reset(seed=1)
+    env.step(env.sample_random_action())
+    outside = History(ToolEnv(make("game/guess-number-easy"), [calculator], native=True))
+    outside.reset(seed=1)
+    with pytest.raises(ValueError, match="before the tools"):
+        outside.step(outside.sample_random_action())

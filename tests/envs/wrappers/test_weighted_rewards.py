@@ -43,6 +43,14 @@ class Echo(Env):
         return self.rng.choice(["end", "go"])
 
 
+class Tabled(Echo):
+    """Pays by a table of rewards, as games do, though it has one seat."""
+
+    def step(self, action):
+        *others, info = super().step(action)
+        return (*others, {**info, "rewards": {self.seats[0]: others[1]}})
+
+
 class Two(Echo):
     """A game."""
 
@@ -131,8 +139,10 @@ def test_turns_are_paid_one_by_one_and_functions_may_wait():
     assert trajectory.scores == pytest.approx({"later": 5.0})
 
 
-def test_the_environments_own_reward_has_a_weight_too():
-    (trajectory,) = play([{"function": "environment", "weight": 0.0}, {"function": "exact"}], saying("The end."))
+@pytest.mark.parametrize("env", [Echo, Tabled])
+def test_the_environments_own_reward_has_a_weight_too(env):
+    functions = [{"function": "environment", "weight": 0.0}, {"function": "exact"}]
+    (trajectory,) = play(functions, saying("The end."), env=env)
     assert (trajectory.reward, trajectory.reward_parts) == (1.0, {"environment": 0.0, "exact": 1.0})
 
 

@@ -65,11 +65,18 @@ class Rewards(Wrapper):
 
     def step(self, action: str) -> Step | Awaitable[Step]:
         """Step the environment, then ask the functions."""
-        return then(self.env.step(action), lambda step: self._pay(action, step))
+        return then(self.env.step(action), lambda step: self._pay(action, self._of_the_seat(step)))
 
     def cut(self, action: str) -> Step | Awaitable[Step]:
         """A limit ends the episode: what that earns. `action` is the turn that was cut, or empty."""
         return self._pay(action, ("", 0.0, False, True, {}), cut=True)
+
+    def _of_the_seat(self, step: Step) -> Step:
+        """The step with the reward that counts: a table of rewards by seat takes precedence over the step's own."""
+        observation, reward, terminated, truncated, info = step
+        rewards = info.get("rewards", {})
+        told: Info = {name: value for name, value in info.items() if name != "rewards"}
+        return observation, float(rewards.get(self.seats[0], reward)), terminated, truncated, told
 
     def _begin(self, task: Any, observation: str) -> None:
         self.task, self.own_reward = task, 0.0

@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
-from turnwise.envs.base import Env, Execution, Reset, Step
+from turnwise.envs.base import Env, Execution, Info, Reset, Step
+from turnwise.tools.native_calls import MESSAGES
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -67,12 +68,23 @@ class Wrapper(Env):
 
     def _after_reset(self, reset: Reset) -> Reset:
         self.acting_seat = reset[1].get("seat")
-        return self.on_reset(reset)
+        changed = self.on_reset(reset)
+        self._require_told(reset[0], reset[1], changed[0])
+        return changed
 
     def _after_step(self, action: str, step: Step) -> Step:
         changed = self.on_step(action, step)
         self.acting_seat = step[4].get("seat")
+        self._require_told(step[0], step[4], changed[0])
         return changed
+
+    def _require_told(self, before: str, info: Info, after: str) -> None:
+        """ValueError for an observation that the agent would not read, because it reads messages in its place."""
+        if MESSAGES in info and after != before:
+            raise ValueError(
+                f"{type(self).__name__} changes an observation that the agent reads as messages "
+                f"(info[{MESSAGES!r}]); list this wrapper before the tools"
+            )
 
     def __getattr__(self, name: str) -> Any:
         # Only for names not found on the wrapper. `env` itself is missing while a copy is being made.
