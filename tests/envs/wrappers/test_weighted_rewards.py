@@ -47,8 +47,8 @@ class Tabled(Echo):
     """Pays by a table of rewards, as games do, though it has one seat."""
 
     def step(self, action):
-        *others, info = super().step(action)
-        return (*others, {**info, "rewards": {self.seats[0]: others[1]}})
+        said, paid, ended, cut, info = super().step(action)
+        return said, paid, ended, cut, {**info, "rewards": {self.seats[0]: paid}}
 
 
 class Two(Echo):
