@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from http.client import HTTPException
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -89,8 +90,9 @@ class ChatEndpoint:
             try:
                 return work()
             except urllib.error.HTTPError as refusal:
-                said = " ".join(refusal.read(_SHOWN).decode(errors="replace").split())
-                error = f"status {refusal.code}: {said}"
+                error = f"status {refusal.code}: {_said_by(refusal.read(_LONGEST))}"
+                if refusal.code in (400, 413, 422):
+                    raise ConnectionError(f"{self.url} refused the request ({error})") from refusal
                 if refusal.code not in _PASSING:
                     break
             except (OSError, HTTPException) as failure:  # no connection, none in time, or one that broke
@@ -153,3 +155,11 @@ def _text_in(line: str) -> str:
     except (LookupError, TypeError, AttributeError):
         return ""
     return text if isinstance(text, str) else ""
+
+
+def _said_by(body: bytes) -> str:
+    """What an error says: its message where the body has OpenAI's form, otherwise the beginning of the body."""
+    text = body.decode(errors="replace")
+    with suppress(ValueError, LookupError, TypeError):
+        text = str(json.loads(text)["error"]["message"])
+    return " ".join(text.split())[:_SHOWN]

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -83,7 +84,11 @@ def load(place: str) -> Any:
         extend_path()
     module, _, name = place.rpartition(":")
     if is_file_place(place):
-        return getattr(_load_file(module), name)
+        found = _load_file(module)
+        if not hasattr(found, name):
+            close = get_close_matches(name, vars(found), n=1)
+            raise AttributeError(f"{module} has no attribute {name!r}{f'; did you mean {close[0]}?' if close else ''}")
+        return getattr(found, name)
     # To look for `mine.a/b` Python would import `mine`, though such a name counts as nobody's code.
     if "/" in module or not name.isidentifier():
         raise ImportError(f"{place} is neither package.module:name nor file.py:name")

@@ -38,8 +38,13 @@ class Lengths:
         """The turns of a chat within the room; none if it is left out."""
         turns = turns_of(line.messages, renderer, context=line.context)
         self.rows += 1
-        if self.rule == "refuse" or self._fits(turns):
+        if self._fits(turns):
             return turns
+        if self.rule == "refuse":
+            raise ValueError(
+                f"it has {longest_sequence(turns)} tokens but the model has room for {self.room}; "
+                "shorten it or remove it, or set sft.too_long to drop, cut-left or cut-right"
+            )
         kept = list[Turn]()
         if self.rule == "cut-left":
             kept = self._cut_left(line, renderer)

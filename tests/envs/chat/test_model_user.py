@@ -36,14 +36,17 @@ class Handler(BaseHTTPRequestHandler):
         assert isinstance(server, Server)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if server.failures:
-            self.send_error(server.failures.pop(), "not now")
+            self._answer(server.failures.pop(), {"error": {"message": "not now"}})
             return
         server.asked.append(body)
         server.keys.append(self.headers["Authorization"])
         answers = sum(message["role"] == "user" for message in body["messages"])
         text = server.last if answers > 2 else f"more, please ({answers})"
-        content = json.dumps({"choices": [{"message": {"role": "assistant", "content": text}}]}).encode()
-        self.send_response(200)
+        self._answer(200, {"choices": [{"message": {"role": "assistant", "content": text}}]})
+
+    def _answer(self, status: int, body: dict[str, Any]) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
@@ -102,7 +105,12 @@ def test_a_busy_server_is_asked_again_and_a_refusal_is_told(server: Server) -> N
     server.failures = [503, 429]
     assert endpoint.reply(chat) == "more, please (1)"
     server.failures = [404]
-    with pytest.raises(ConnectionError, match=r"gave no answer \(status 404: .*; is the server up, and is 'small'"):
+    with pytest.raises(
+        ConnectionError, match=r"gave no answer \(status 404: not now\); is the server up, and is 'small'"
+    ):
+        endpoint.reply(chat)
+    server.failures = [400]
+    with pytest.raises(ConnectionError, match=r"refused the request \(status 400: not now\)$"):
         endpoint.reply(chat)
 
 

@@ -258,6 +258,12 @@ def test_mistakes_in_a_recipe_are_named_with_their_fix(rewards, message):
         load_recipe(None, {"env": {"id": f"{HERE}Echo", "rewards": rewards}})
 
 
+def test_a_misspelt_function_of_a_file_is_corrected(tmp_path):
+    (tmp_path / "mine.py").write_text("def right(answer):\n    return 1.0\n")
+    with pytest.raises(ValueError, match=r"mine\.py has no attribute 'rihgt'; did you mean right\?"):
+        load_recipe(None, {"env": {"id": f"{HERE}Echo", "rewards": [f"{tmp_path / 'mine.py'}:rihgt"]}})
+
+
 def test_a_game_of_several_seats_pays_itself():
     with pytest.raises(ValueError, match="rewards are for one agent, and this game has the seats white, black"):
         Rewards(Two(), functions=[{"function": "exact"}])
