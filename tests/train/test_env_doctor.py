@@ -1,5 +1,7 @@
 """The env doctor before training: limited in time, heard on screen, and remembered."""
 
+import json
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 
 from tests.train.small_runs import small_recipe
 from turnwise.envs import check_memory
+from turnwise.envs.process import EnvSource
 from turnwise.recipe.schema import Recipe
 from turnwise.train import setup
 from turnwise.train.setup import require_sound_env
@@ -47,6 +50,16 @@ def test_a_slow_environment_does_not_hold_up_training_in_silence(monkeypatch: py
     assert notes[0].startswith(f"env doctor: checking {ENVS}:Slow for about 1 s at most")
     assert any("oracle, after" in note for note in notes)
     assert any("cut short" in note and "turnwise check-env" in note for note in notes)
+
+
+def test_the_advice_is_a_command_with_everything_that_the_recipe_says() -> None:
+    rewards = {"kind": "rewards", "functions": [{"function": "exact"}]}
+    source = EnvSource(env="tasks/own", kwargs={"tasks": "my tasks.jsonl", "held_out": 0.2}, wrappers=(rewards,))
+    words = shlex.split(setup._doctor_command(source))
+    assert words[:5] == ["turnwise", "check-env", "tasks/own", "tasks=my tasks.jsonl", "held_out=0.2"]
+    assert (words[5], json.loads(words[6])) == ("--wrap", rewards)
+    rows = [{"question": "a" * 40, "answer": str(number)} for number in range(20)]
+    assert setup._doctor_command(EnvSource(env="tasks/own", kwargs={"tasks": rows})) == "turnwise check-env tasks/own"
 
 
 def test_a_sound_environment_is_examined_once(examined: list[str]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import platform
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +22,7 @@ from turnwise.engine.kinds import IN_PROCESS, check_engine
 from turnwise.engine.runners import cache_shape
 from turnwise.envs.check import check_env
 from turnwise.envs.check_memory import remember, was_sound
+from turnwise.envs.process import EnvSource
 from turnwise.envs.registry import find
 from turnwise.envs.wrappers.named import native_tools
 from turnwise.exactness import describe_arithmetic
@@ -45,6 +48,8 @@ _DOCTOR_SEEDS, _DOCTOR_SECONDS = 2, 10.0
 """How much the env doctor plays before training, and its time limit, for training and evaluation each."""
 _NOTICED = 1.0
 """Seconds after which a check reports its progress."""
+_READABLE = 300
+"""Characters of a command that a message repeats whole."""
 
 
 def choose_device(recipe: Recipe) -> str:
@@ -156,13 +161,25 @@ def _require_sound(env: EnvChoice, recipe: Recipe, *, also_held_out: bool, note:
         remember(report, kwargs, wrappers)
         hurried = [finding.text for finding in report.findings if finding.check == "time"]
         if note is not None and hurried:
-            note(f"env doctor: {hurried[0]}; `turnwise check-env {env.id}` runs every check")
+            note(f"env doctor: {hurried[0]}; `{_doctor_command(source)}` runs every check")
         if not report.ok:
             found = "; ".join(f"{defect.check}: {defect.text}" for defect in report.defects)
             raise ValueError(
-                f"{env.id} is unfit for training: {found}. See `turnwise check-env {env.id}`; "
+                f"{env.id} is unfit for training: {found}. See `{_doctor_command(source)}`; "
                 "env.check=false trains on it anyway"
             )
+
+
+def _doctor_command(source: EnvSource) -> str:
+    """The command that checks it alone; arguments that are too long to read are left out."""
+    arguments = [f"{name}={_written(value)}" for name, value in source.kwargs.items()]
+    wraps = [word for wrapper in source.wrappers for word in ("--wrap", _written(wrapper))]
+    command = shlex.join(["turnwise", "check-env", str(source.env), *arguments, *wraps])
+    return command if len(command) <= _READABLE else f"turnwise check-env {source.env}"
+
+
+def _written(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _telling(note: Callable[[str], None], env_id: str) -> Callable[[str], None]:
