@@ -243,10 +243,11 @@ def test_a_client_that_leaves_frees_its_place(local: LocalModel, path: str, stre
 
 
 def test_a_client_that_never_reads_keeps_no_place_and_nobody_waits_for_it(local: LocalModel) -> None:
-    body = chat(stream=True, n=24, logprobs=True, top_logprobs=20, max_tokens=120)
+    body = chat(stream=True, n=48, logprobs=True, top_logprobs=20, max_tokens=200)
     with raw_request(local, CHAT, body, buffer=4096):
         assert local.ask(CHAT, chat(max_tokens=2))[0] == 200
         eventually(lambda: local.load()["sessions"] == 0)
+        assert local.server.metrics.open_requests == 1  # its answer is larger than all buffers, so it still waits
         assert local.ask(CHAT, chat(max_tokens=2))[0] == 200
     eventually(lambda: local.server.metrics.open_requests == 0)
 
