@@ -58,7 +58,13 @@ def headers_of(scope: Scope) -> dict[str, str]:
 
 def key_of(headers: Mapping[str, str]) -> str:
     """The API key as any of the clients sends it; empty if there is none."""
-    return headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
+    return next(iter(keys_of(headers)), "")
+
+
+def keys_of(headers: Mapping[str, str]) -> list[str]:
+    """All keys that a request carries: a proxy may add one in the header that its client has left free."""
+    bearer = headers.get("authorization", "").removeprefix("Bearer ").strip()
+    return [*filter(None, [headers.get("x-api-key", ""), bearer])]
 
 
 def model_entry(name: str) -> dict[str, Any]:

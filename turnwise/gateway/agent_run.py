@@ -149,6 +149,7 @@ class AgentRun(Env):
         outcome = ProgramOutcome.of(ended.value)
         info |= {} if outcome.success is None else {"success": outcome.success}
         info |= {} if outcome.parts is None else {"reward_parts": dict(outcome.parts)}
+        info |= {} if outcome.scores is None else {"scores": dict(outcome.scores)}
         return f"reward {outcome.reward:g}", outcome.reward, True, False, info
 
 

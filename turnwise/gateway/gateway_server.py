@@ -18,7 +18,7 @@ from turnwise.dialects.asgi import (
     Send,
     end_stream,
     headers_of,
-    key_of,
+    keys_of,
     model_entry,
     path_of,
     read_asked,
@@ -79,7 +79,7 @@ class Gateway:
 
     def _session(self, scope: Scope) -> tuple[AgentSession, dict[str, str]]:
         headers = headers_of(scope)
-        session = self._sessions.get(key_of(headers))
+        session = next((self._sessions[key] for key in keys_of(headers) if key in self._sessions), None)
         if session is None:
             raise RefusedError(
                 401, "this API key belongs to no running episode; use the one that the program was given"

@@ -158,20 +158,31 @@ class ProgramOutcome:
     reward: float
     success: bool | None = None
     parts: Mapping[str, float] | None = None
+    scores: Mapping[str, float] | None = None
 
     @classmethod
     def of(cls, value: Any) -> ProgramOutcome:
-        """From a number, or a mapping with `reward` and maybe `success` and `parts`; EpisodeError for anything else."""
+        """From a number, or a mapping with `reward` and maybe `success`, `parts` and `scores`; EpisodeError for anything else."""
         row = value if isinstance(value, Mapping) else {"reward": value}
-        reward, success, parts = row.get("reward"), row.get("success"), row.get("parts")
-        named = parts is None or (isinstance(parts, Mapping) and all(isinstance(each, Real) for each in parts.values()))
-        if isinstance(reward, Real) and named and isinstance(success, bool | int | None):
-            parts = None if parts is None else {str(name): float(each) for name, each in parts.items()}
-            return cls(reward=float(reward), success=None if success is None else bool(success), parts=parts)
+        reward, success = row.get("reward"), row.get("success")
+        if isinstance(reward, Real) and isinstance(success, bool | int | None):
+            with suppress(TypeError):
+                parts, scores = (_numbers(row.get(key)) for key in ("parts", "scores"))
+                won = None if success is None else bool(success)
+                return cls(reward=float(reward), success=won, parts=parts, scores=scores)
         raise EpisodeError(
             f"the program ended with {_short(value)}; return the reward as a number, or "
             '{"reward": 1.0, "success": True, "parts": {"format": 0.2}}'
         )
+
+
+def _numbers(table: Any) -> dict[str, float] | None:
+    """Numbers by name; TypeError for anything else."""
+    if table is None:
+        return None
+    if not isinstance(table, Mapping) or not all(isinstance(each, Real) for each in table.values()):
+        raise TypeError("not numbers by name")
+    return {str(name): float(each) for name, each in table.items()}
 
 
 def _short(value: Any) -> str:

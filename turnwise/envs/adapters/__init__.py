@@ -58,8 +58,8 @@ SPECS: tuple[EnvSpec, ...] = (
     ),
     EnvSpec(
         id="verifiers/{name}",
-        entry_point="turnwise.envs.adapters.verifiers:Verifiers",
-        summary="Installed verifiers tasksets that score a single reply.",
+        entry_point="turnwise.gateway.verifiers_tasksets:make_taskset",
+        summary="Installed verifiers tasksets: single replies, or with tools, seats and a harness through the gateway.",
         extra="verifiers",
         example="verifiers/gsm8k-v1",
     ),
