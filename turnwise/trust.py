@@ -63,7 +63,7 @@ def outside_names(choices: Mapping[str, Any]) -> list[str]:
 
 
 def code_of(choices: Mapping[str, Any]) -> list[str]:
-    """All code that a recipe would run: what it names outside turnwise, and the command lines of agents."""
+    """All code that a recipe would run: what it names outside turnwise, command lines of agents, harnesses."""
     return [*outside_names(choices), *_commands(_arguments(choices))]
 
 
@@ -78,7 +78,9 @@ def _argued(arguments: Any) -> list[str]:
 
 
 def _commands(arguments: Any) -> list[str]:
-    return [" ".join(_texts(table["command"])) for table in _tables(arguments) if table.get("command")]
+    """Command lines of agents; harnesses and functions of verifiers, which it imports by other names than ours."""
+    found = (table[key] for table in _tables(arguments) for key in ("command", "harness", "fn") if table.get(key))
+    return [" ".join(_texts(each)) for each in found]
 
 
 def _arguments(choices: Mapping[str, Any]) -> list[Any]:

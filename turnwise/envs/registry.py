@@ -25,7 +25,8 @@ _PACKAGES = "games cards duels search tasks chat ltc classify feelings plans ter
 _BUILT_IN = (*(f"turnwise.envs.{package}" for package in _PACKAGES.split()), "turnwise.gateway")
 _FIELD = re.compile(r"\{(\w+)(:int)?\}")
 _ID, _PLACE = re.compile(r"\S+"), re.compile(r"[\w.]+:\w+")
-_AGENT_RUN = "turnwise.gateway.agent_run:AgentRun"
+_GATEWAY = "turnwise.gateway."
+_AGENT_RUN = f"{_GATEWAY}agent_run:AgentRun"
 _PROGRAM_ARGUMENTS = {"task": None, "base_url": "", "api_key": ""}
 _INTEGER, _WORD = r"\d+", r"[\w.:+-]+"
 
@@ -51,8 +52,8 @@ class EnvSpec:
 
     @property
     def runs_program(self) -> bool:
-        """Whether the agent is a program of the user's, and the environment only answers its calls."""
-        return self.entry_point == _AGENT_RUN
+        """Whether the agent may be a program of the user's, and the environment only answers its calls."""
+        return str(self.entry_point).startswith(_GATEWAY)
 
     @property
     def prefix(self) -> str:

@@ -162,7 +162,7 @@ class ProgramOutcome:
 
     @classmethod
     def of(cls, value: Any) -> ProgramOutcome:
-        """From a number, or a mapping with `reward` and maybe `success`, `parts` and `scores`; EpisodeError for anything else."""
+        """From a number, or a mapping with `reward` and maybe `success`, `parts`, `scores`; otherwise EpisodeError."""
         row = value if isinstance(value, Mapping) else {"reward": value}
         reward, success = row.get("reward"), row.get("success")
         if isinstance(reward, Real) and isinstance(success, bool | int | None):

@@ -6,6 +6,7 @@ longer than most episodes. The loop itself is verifiers' own.
 
 from __future__ import annotations
 
+import ssl
 import sys
 import traceback
 from argparse import Namespace
@@ -43,17 +44,20 @@ class ChatHarness(NullHarness):
         data: vf.TaskData,
         tool_interception_url: str | None = None,
     ) -> vf.ProgramResult:
-        """Play the conversation. Failures are told as a process tells them, because verifiers knows which are expected."""
+        """Play the conversation. It fails as a process does, because verifiers knows which exits are expected."""
         system, prompt = self.resolve_prompt(data)
-        opening = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else map(message_to_wire, prompt or [])
+        opening = (
+            [{"role": "user", "content": prompt}] if isinstance(prompt, str) else map(message_to_wire, prompt or [])
+        )
         messages = [*([{"role": "system", "content": system}] if system else []), *opening]
         servers = {name: {"url": url, "timeout": self.config.tool_timeout} for name, url in mcp_urls.items()}
         options = Namespace(
             api_key=secret, tool_interception_url=tool_interception_url, bash=False, edit=False, search=False
         )
+        http = httpx.AsyncClient(timeout=None, verify=_certificates())
+        client = AsyncOpenAI(base_url=endpoint, api_key=secret, timeout=None, http_client=http)
         try:
-            client = AsyncOpenAI(base_url=endpoint, api_key=secret, timeout=None)
-            await _talk(client, ctx.model, messages, servers, options)
+            await _talk(client, http, ctx.model, messages, servers, options)
         except SystemExit as ended:
             return vf.ProgramResult(exit_code=int(ended.code or 0), stdout="", stderr=traceback.format_exc())
         except Exception:  # the edge of the program
@@ -62,15 +66,25 @@ class ChatHarness(NullHarness):
 
 
 async def _talk(
-    client: AsyncOpenAI, model: str, messages: list[Any], servers: Mapping[str, Any], options: Namespace
+    client: AsyncOpenAI,
+    http: httpx.AsyncClient,
+    model: str,
+    messages: list[Any],
+    servers: Mapping[str, Any],
+    options: Namespace,
 ) -> None:
     program: Any = _program()
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(client)
-        gate = await stack.enter_async_context(httpx.AsyncClient(timeout=None))
+        await stack.enter_async_context(client)  # which owns `http`
         tools, dispatch, connected = await program.connect_mcp({"mcpServers": servers}, stack)
         whole = program.Compactor(client, model, tools, False, None)  # nothing is ever summarised
-        await program.run_chat_loop(options, whole, messages, dispatch, connected, gate)
+        await program.run_chat_loop(options, whole, messages, dispatch, connected, http)
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: that takes longer than the rest of a short episode."""
+    return ssl.create_default_context()
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Episodes that verifiers plays: its environment, harness and tool servers, with the gateway as the model's endpoint."""
+"""Episodes that verifiers plays: its environment, harness and tool servers, with the gateway as their model."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TasksetRuns:
         async with self._serving:
             if not self._serves:
                 await self._resources.enter_async_context(self._env.serving())
-                # A shared server would keep a client for every key that it has seen; without one, an episode has its own.
+                # A shared server would keep a client for every key that it has seen. Now each episode has its own.
                 self._env._interception = None  # pyright: ignore[reportPrivateUsage]
                 self._serves = True
 
@@ -77,8 +77,8 @@ class TasksetRuns:
         for seat, spec in specs.items():
             if not getattr(agents, seat).trainable and spec.client is None:
                 raise ValueError(
-                    f"the seat {seat!r} of verifiers environment {self._env.config.env_id!r} is not trained, so it needs"
-                    f" a model of its own: set env.kwargs.environment.{seat} to"
+                    f"the seat {seat!r} of verifiers environment {self._env.config.env_id!r} is not trained, so it"
+                    f" needs a model of its own: set env.kwargs.environment.{seat} to"
                     " {model: NAME, client: {base_url: http://127.0.0.1:8000/v1, api_key_var: MY_API_KEY}}"
                 )
 
@@ -100,7 +100,9 @@ def _outcome(traces: Sequence[vf.Trace[Any, Any, Any]]) -> dict[str, Any]:
     rewards = [{name: reward.value for name, reward in trace.rewards.items() if reward} for trace in traces]
     parts = {name: fmean(each.get(name, 0.0) for each in rewards) for row in rewards for name in row}
     metrics = [trace.metrics.items() for trace in traces]
-    known = [(name, float(value)) for row in metrics for name, value in row if value is not None and math.isfinite(value)]
+    known = [
+        (name, float(value)) for row in metrics for name, value in row if value is not None and math.isfinite(value)
+    ]
     scores = {name: fmean(value for other, value in known if other == name) for name, _ in known}
     reward = sum(parts.values())
     return {"reward": reward, "success": reward >= 1.0, "parts": parts, "scores": scores}

@@ -13,7 +13,14 @@ from typing import Any
 
 import verifiers.v1 as vf
 
-from turnwise.envs.adapters.verifiers import Verifiers, indices_of, load_taskset, named_mistakes, needs_harness, split_of
+from turnwise.envs.adapters.verifiers import (
+    Verifiers,
+    indices_of,
+    load_taskset,
+    named_mistakes,
+    needs_harness,
+    split_of,
+)
 from turnwise.envs.base import Env
 from turnwise.gateway.agent_run import AgentRun
 from turnwise.gateway.verifiers_chat import CHAT_HARNESS

@@ -23,7 +23,7 @@ from turnwise.engine.runners import cache_shape
 from turnwise.envs.check import check_env
 from turnwise.envs.check_memory import remember, was_sound
 from turnwise.envs.process import EnvSource
-from turnwise.envs.registry import find
+from turnwise.envs.registry import find, make
 from turnwise.envs.wrappers.named import native_tools
 from turnwise.exactness import describe_arithmetic
 from turnwise.policy.rendering import Renderer
@@ -143,7 +143,7 @@ def _require_sound(env: EnvChoice, recipe: Recipe, *, also_held_out: bool, note:
     sources = [env.source(), *([env.source(env.held_out)] if also_held_out else [])]
     for source in sources:
         source.check()
-    if find(env.id)[0].runs_program:
+    if find(env.id)[0].runs_program and make(env.id, **sources[0].kwargs).execution == "loop":
         return  # a program may do anything with what the doctor says to it; `turnwise check-env` runs it when asked
     for source in sources if env.check else ():
         kwargs, wrappers = source.kwargs, source.wrappers

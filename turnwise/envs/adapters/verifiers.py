@@ -26,7 +26,7 @@ class Verifiers(Env):
     """One task of an installed taskset: its prompt, one reply, its own rewards.
 
     Of ten consecutive tasks eight are for training, one for validation, one for testing. `task` picks one by its index;
-    `settings` go to the taskset's config. `turnwise.gateway.verifiers_tasksets` plays what this cannot: `needs_harness`.
+    `settings` go to the taskset's config. Those that `needs_harness` names are played through the gateway instead.
     """
 
     reward_range = (float("-inf"), float("inf"))
@@ -127,8 +127,8 @@ def _require_judges(name: str, judges: Sequence[vf.JudgeConfig]) -> None:
     for judge in judges:
         if judge.base_url == vf.JudgeConfig().base_url and resolve_api_key(judge) == _NO_KEY:
             raise ValueError(
-                f"the judge {judge.name or judge.id!r} of verifiers taskset {name!r} has no model: set {judge.api_key_var},"
-                " or env.kwargs.settings.task.judges to"
+                f"the judge {judge.name or judge.id!r} of verifiers taskset {name!r} has no model: set"
+                f" {judge.api_key_var}, or env.kwargs.settings.task.judges to"
                 f" [{{id: {judge.id}, model: NAME, base_url: http://127.0.0.1:8000/v1, api_key_var: MY_API_KEY}}]"
             )
 
