@@ -8,13 +8,16 @@ from typing import Any
 from urllib.parse import urlsplit
 
 
-def post(base_url: str, api_key: str, body: bytes, *, path: str = "/chat/completions") -> tuple[int, Any]:
+def post(
+    base_url: str, api_key: str, body: bytes, *, path: str = "/chat/completions", x_api_key: str = ""
+) -> tuple[int, Any]:
     """The status and the JSON of an answer."""
     where = urlsplit(base_url)
     assert where.hostname is not None
     connection = http.client.HTTPConnection(where.hostname, where.port, timeout=60)
+    headers = {"Authorization": f"Bearer {api_key}", **({"x-api-key": x_api_key} if x_api_key else {})}
     try:
-        connection.request("POST", where.path + path, body, {"Authorization": f"Bearer {api_key}"})
+        connection.request("POST", where.path + path, body, headers)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
     finally:

@@ -55,13 +55,17 @@ def play_with(
     **settings: Any,
 ) -> list[Trajectory]:
     """One episode of the program per seed, all at once; every one of them is checked token by token."""
+    kwargs = {"program": program, "patience": _LONG, **settings}
+    return play_specs(engine, [EpisodeSpec(env=AgentRun, kwargs=kwargs, seed=seed) for seed in seeds], turns=turns)
+
+
+def play_specs(engine: Sayer, specs: Sequence[EpisodeSpec], *, turns: int = 16) -> list[Trajectory]:
+    """All of these episodes at once, checked token by token."""
     renderer = Renderer(engine.tokenizer)
     agent = PolicyAgent(engine=engine, renderer=renderer, sampling=SamplingParams(max_tokens=200))
 
     async def main() -> list[Trajectory]:
-        async with Scheduler(limits=Limits(max_turns=turns), concurrency=max(len(seeds), 1)) as scheduler:
-            kwargs = {"program": program, "patience": _LONG, **settings}
-            specs = [EpisodeSpec(env=AgentRun, kwargs=kwargs, seed=seed) for seed in seeds]
+        async with Scheduler(limits=Limits(max_turns=turns), concurrency=max(len(specs), 1)) as scheduler:
             return await scheduler.run(specs, agent)
 
     trajectories = asyncio.run(main())

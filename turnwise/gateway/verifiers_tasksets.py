@@ -81,6 +81,8 @@ def _filled(
     seat = dict(given or {})
     if "runtime" not in author.model_fields_set:
         seat.setdefault("runtime", {"type": _LOCAL})
+    if isinstance(seat.get("client"), Mapping):
+        seat["client"] = {"type": "eval", **seat["client"]}  # the other kind speaks to one server only
     here = seat.get("runtime", {}).get("type", author.runtime.type) == _LOCAL
     plain = {"id": CHAT_HARNESS if here else "null"}
     if author.harness is None:

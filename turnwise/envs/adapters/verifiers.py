@@ -125,7 +125,8 @@ def needs_harness(name: str, taskset: Any) -> bool:
 def _require_judges(name: str, judges: Sequence[vf.JudgeConfig]) -> None:
     """ValueError if a judge would ask a provider without a key."""
     for judge in judges:
-        if judge.base_url == vf.JudgeConfig().base_url and resolve_api_key(judge) == _NO_KEY:
+        providers = (type(judge).model_fields["base_url"].default, vf.JudgeConfig().base_url)
+        if judge.base_url in providers and resolve_api_key(judge) == _NO_KEY:
             raise ValueError(
                 f"the judge {judge.name or judge.id!r} of verifiers taskset {name!r} has no model: set"
                 f" {judge.api_key_var}, or env.kwargs.settings.task.judges to"
