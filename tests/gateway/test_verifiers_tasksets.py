@@ -22,6 +22,7 @@ from turnwise.envs import make
 from turnwise.envs.adapters.verifiers import Verifiers
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.runs import read_journal
+from turnwise.trust import require_trust
 from turnwise.types import StopReason
 
 TWO_CALLS = {"agent": {"max_turns": 2}}
@@ -76,7 +77,7 @@ def test_tasks_have_an_index_and_belong_to_one_split():
     listed = {
         split: make("verifiers/turnwise_shop", split=split).list_tasks() for split in ("train", "validation", "test")
     }
-    assert {split: len(rows) for split, rows in listed.items()} == {"train": 32, "validation": 4, "test": 4}
+    assert {split: len(rows or ()) for split, rows in listed.items()} == {"train": 32, "validation": 4, "test": 4}
     assert listed["test"] == [{"index": index} for index in (9, 19, 29, 39)]
     (by_index,) = play("shop", Shopper([""]), tasks=[3])
     assert by_index.turns[0].observation.endswith("Price of xxxx ?")
@@ -158,7 +159,7 @@ def test_a_judge_asks_its_own_endpoint_and_is_refused_without_one(monkeypatch, t
 
 def test_a_single_reply_needs_no_harness_and_may_have_one():
     assert isinstance(make("verifiers/turnwise_plain"), Verifiers)
-    played = [play("plain", Sayer(["yes"]), tasks=[4], **more)[0] for more in ({}, {"environment": {}})]
+    played = [play("plain", Sayer(["yes"]), tasks=[4], environment=given)[0] for given in (None, {})]
     assert [(each.turns[0].observation, each.reward) for each in played] == [("What is 4 + 1 ?", 1.0)] * 2
     assert [each.turns[0].call is None for each in played] == [True, False]
 
@@ -240,3 +241,12 @@ def test_a_taskset_with_tools_is_checked_trained_verified_and_evaluated(tmp_path
     assert all({"rollout/reward_right", "rollout/reward_even", "rollout/score_asked"} <= row.keys() for row in rows)
     assert "2 steps checked: no defect" in turnwise("verify", run)
     assert "reward even" in turnwise("eval", run, "--episodes", "2")
+
+
+def test_a_harness_from_elsewhere_needs_trust(tmp_path):
+    (tmp_path / "meta.json").write_text("{}")
+    plugged = {"settings": {"task": {"rewards": {"own": {"fn": "os.system"}}}}}
+    for kwargs in ({"harness": "bash"}, {"environment": {"agent": {"harness": {"id": "bash"}}}}, plugged):
+        with pytest.raises(ValueError, match="names code outside turnwise"):
+            require_trust(tmp_path / "config.yaml", [{"env": {"id": "verifiers/turnwise_shop", "kwargs": kwargs}}])
+    require_trust(tmp_path / "config.yaml", [{"env": {"id": "verifiers/turnwise_shop", "kwargs": {"settings": {}}}}])

@@ -65,7 +65,7 @@ def test_a_reply_is_scored_by_the_taskset_s_own_weighted_rewards(taskset):
     _, reward, terminated, truncated, info = asyncio.run(env.step("3drow"))
     assert (reward, terminated, truncated, info["success"]) == (1.5, True, False, True)
     assert info["reward_parts"] == {"exact": 1.0, "short": 0.5}
-    assert info["metrics"] == {"length": 5.0}
+    assert info["scores"] == {"length": 5.0}
     _, reward, _, _, info = asyncio.run(env.step("x" * 1_000_000))
     assert (reward, info["success"]) == (0.0, False)
 
@@ -99,9 +99,12 @@ def test_settings_reach_the_config_and_an_empty_split_is_refused(taskset):
         make(env_id, settings={"size": 3}, split="test")
 
 
-def test_what_needs_a_harness_is_refused_with_the_reason(taskset):
-    with pytest.raises(ValueError, match="needs a sandbox, which only a verifiers harness provides"):
-        make(taskset("turnwise_reverse_sandboxed", SANDBOXED))
+def test_what_reads_more_than_the_reply_is_played_by_verifiers_itself(taskset):
+    pytest.importorskip("uvicorn", reason="needs a server: pip install 'turnwise[serve]'")
+    kinds = [
+        make(taskset(f"turnwise_reverse_{name}", source)) for name, source in (("own", TASKSET), ("box", SANDBOXED))
+    ]
+    assert [type(env).__name__ for env in kinds] == ["Verifiers", "AgentRun"]
 
 
 def test_a_taskset_that_is_not_installed_names_the_fix():
