@@ -36,14 +36,14 @@ def make_taskset(
     harness: str | Mapping[str, Any] | None = None,
     environment: Mapping[str, Any] | None = None,
     split: str = "train",
-    patience: float = 50.0,
+    patience: float = 100.0,
     crash_reward: float | None = None,
 ) -> Env:
     """One task of an installed taskset per episode; `settings` go to the taskset's config.
 
     `harness` names the program that talks to the model (`bash`, or `{"id": "bash", "edit": False}`), `environment` is
     verifiers' own block of settings, by seat: `{"agent": {"max_turns": 4}}`. Of ten consecutive tasks eight are for
-    training, one for validation, one for testing.
+    training, one for validation, one for testing. The servers of tools start within `patience`, too.
     """
     taskset = load_taskset(name, settings)
     if harness is None and environment is None and not needs_harness(name, taskset):
