@@ -47,7 +47,7 @@ METRICS = {
     "train/scale_min": "the smallest of them",
     "train/clip_bias": "norm of the clipping bias that set the scale, mean over the updates",
     "train/drift": "distance from the sampler that set a drift scale, mean over the updates",
-    "train/sampler_gap": "KL from the sampler to the policy in the first update (k3), due to precision, experts and age",
+    "train/sampler_gap": "KL from the sampler to the policy in the first update (k3), due to precision, experts, age",
     "train/extrapolated": "norm of the change that extrapolation added to the weights",
     "train/reward_mean": "mean of all returns so far, which `reward: running` with `center` subtracts",
     "train/reward_std": "their standard deviation, by which it divides",
