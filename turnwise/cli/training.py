@@ -87,7 +87,8 @@ def sft(
         # A file of chats needs no environment; who names none plays in none.
         said = [each for each in (recipe, *(changes or [])) if each is not None]
         alone = any(each.startswith("sft.chats=") for each in said) and not _names_env(said)
-        chosen = _load(recipe, changes, defaults=("sft={}", *(["eval.episodes=0"] if alone else [])))
+        imitates = [*(changes or []), "stage=imitation"]
+        chosen = _load(recipe, imitates, defaults=("sft={}", *(["eval.episodes=0"] if alone else [])))
         if dry_run:
             _show(chosen)
             return

@@ -14,10 +14,11 @@ from pydantic import ValidationError
 from turnwise.algorithm import Algorithm, find_algorithm, preset
 from turnwise.envs.registry import accepts
 from turnwise.policy.models import is_small
-from turnwise.recipe.checks import check_env_name, check_keys, check_together, explain_mistakes
+from turnwise.recipe.checks import check_keys, check_together, explain_mistakes
+from turnwise.recipe.first_checks import check_first
 from turnwise.recipe.ingredients import SourceChoice
 from turnwise.recipe.layers import Layer, join, read_layers
-from turnwise.recipe.schema import EnvChoice, ModelChoice, Recipe
+from turnwise.recipe.schema import ModelChoice, Recipe
 from turnwise.recipe.seating import written_out
 from turnwise.runs.checkpoints import ADAPTER, Checkpoints, require_whole
 from turnwise.runs.folder import CONFIG, META, RunFolder
@@ -41,7 +42,9 @@ def load_recipe(source: str | Path | None, overrides: Mapping[str, Any] | None =
         require_trust(Path(source), [layer.choices for layer in layers if layer.file is not None])
     for layer in layers:
         check_keys(layer)
-    check_env_name(_text(join(layers), "env", "id", EnvChoice().id))  # before the algorithm, which imports torch
+    # A recorded run found all that it names when it began; to look at it, that need not be there.
+    recorded = source is not None and (Path(source).parent / META).is_file()
+    check_first(join(layers), also_named=not recorded or not layers[-1].choices.keys().isdisjoint(("env", "eval")))
     algorithm = _algorithm(layers)
     try:
         recipe = Recipe.model_validate(_written_out(join([_dependent_defaults(join(layers)), *layers]), algorithm))
