@@ -22,7 +22,7 @@ from turnwise.rollout.scheduler import at_seats
 from turnwise.sources.judged import Jury, env_reward, is_paid_by_judge
 from turnwise.sources.rollout_metrics import find_errors
 from turnwise.sources.seeds import HELD_OUT
-from turnwise.types import POLICY, Group, Trajectory, mean_reward_parts, mean_scores
+from turnwise.types import CUTS, POLICY, Group, Trajectory, mean_reward_parts, mean_scores
 from turnwise.words import counted
 
 Seats = Mapping[str, Collection[str] | None]
@@ -204,6 +204,7 @@ def _conduct(sound: list[Trajectory]) -> dict[str, float]:
     metrics = {
         "eval/turns": len(turns) / len(sound),
         "eval/tokens": sum(len(turn.sampled_ids) for turn in turns) / len(sound),
+        "eval/cut": sum(each.stop in CUTS for each in sound) / len(sound),
     }
     if turns:
         metrics["eval/valid"] = sum(turn.valid for turn in turns) / len(turns)

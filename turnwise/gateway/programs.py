@@ -14,15 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
+from math import isclose
 from numbers import Real
 from typing import Any, BinaryIO
 
 from turnwise.envs.faults import EpisodeError
 from turnwise.gateway.agent_session import Ended
+from turnwise.keeper import GROUPS
 
 Tell = Callable[[Ended], None]
 _TAIL_BYTES = 64_000
 _SHOWN = 400
+_ROUNDING = 1e-3
+"""How far the parts of a reward may be from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +99,7 @@ class RunningCommand:
             )
         except OSError as error:
             raise EpisodeError(f"cannot start {self._name}: {error}") from error
+        GROUPS.add(self._process.pid)
         threading.Thread(target=self._run, name="turnwise-agent", daemon=True).start()
 
     def stop(self) -> None:
@@ -110,6 +115,7 @@ class RunningCommand:
         status = self._process.wait()
         with self._lock:
             self._reaped = True
+        GROUPS.remove(self._process.pid)
         with self._output, self._errors:
             printed, complaints = _tail(self._output), _tail(self._errors)
         if status != 0:
@@ -167,10 +173,15 @@ class ProgramOutcome:
         named = parts is None or (isinstance(parts, Mapping) and all(isinstance(each, Real) for each in parts.values()))
         if isinstance(reward, Real) and named and isinstance(success, bool | int | None):
             parts = None if parts is None else {str(name): float(each) for name, each in parts.items()}
+            if parts is not None and not isclose(sum(parts.values()), reward, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+                raise EpisodeError(
+                    f"the program's parts add up to {sum(parts.values()):g}, and its reward is {float(reward):g}; "
+                    "return parts that add up to the reward, each with its weight in it"
+                )
             return cls(reward=float(reward), success=None if success is None else bool(success), parts=parts)
         raise EpisodeError(
             f"the program ended with {_short(value)}; return the reward as a number, or "
-            '{"reward": 1.0, "success": True, "parts": {"format": 0.2}}'
+            '{"reward": 1.0, "success": True, "parts": {"right": 0.8, "format": 0.2}}'
         )
 
 

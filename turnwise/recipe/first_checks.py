@@ -24,23 +24,25 @@ from turnwise.types import ENVIRONMENT
 _UNPAID = (0.0, 0.0)
 
 
-def check_first(choices: Mapping[str, Any], *, also_named: bool) -> None:
-    """ValueError for an unknown environment; with `also_named` also for missing files and for tasks without a reward.
+def check_envs(choices: Mapping[str, Any], *, files: bool) -> None:
+    """ValueError for an unknown environment; with `files` also for a file or a function in one that does not exist.
 
     `choices` are those of all layers, as they are written; wrong types are reported later.
     """
-    if also_named:
-        for place in filter(is_file_place, outside_names(choices)):
-            require_place(place)
-    envs = dict(_envs(choices))
-    for key, env in envs.items():
+    for place in filter(is_file_place, outside_names(choices) if files else ()):
+        require_place(place)
+    for key, env in _envs(choices):
         _check_env_name(env.id, key)
-        if also_named:
+        if files:
             _require_task_files(env, key)
-    if also_named:
-        for key in _played_for_reward(choices):
-            if key in envs:
-                _require_pay(envs[key], key)
+
+
+def check_pay(choices: Mapping[str, Any]) -> None:
+    """ValueError for an environment that is played for a reward and gives none."""
+    read = _played_for_reward(choices)
+    for key, env in _envs(choices):
+        if key in read:
+            _require_pay(env, key)
 
 
 def _check_env_name(env_id: str, key: str) -> None:

@@ -183,6 +183,16 @@ def test_an_episode_that_a_limit_cuts_is_paid_too():
     assert "pays_cuts" not in by_tokens.info
 
 
+def test_half_an_answer_is_never_a_success_and_a_function_may_know():
+    half = FunctionAgent(lambda view: Action(text="end", stop=StopReason.MAX_TOKENS))
+    for options in ({"success": 1}, {}):
+        (whole,) = play([choice("told", **options)], saying("end"))
+        (cut,) = play([choice("told", **options)], half)
+        assert (whole.success, cut.success) == (True, False)
+        assert (cut.reward, SEEN[-1]["cut"], SEEN[-2]["cut"]) == (2.0, True, False)
+    assert summarize([Group(id="a", trajectories=[cut]), Group(id="b", trajectories=[whole])])["eval/cut"] == 0.5
+
+
 def test_parts_are_metrics_that_add_up_and_stay_in_the_ledger(tmp_path: Path):
     functions = [choice("short", weight=0.1), choice("seldom")]
     agents = [saying("end"), saying("go", "go", "end"), saying("go", "go", "go")]
