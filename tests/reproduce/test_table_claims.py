@@ -70,6 +70,24 @@ def test_a_study_is_played_judged_and_not_played_again(tmp_path):
     assert study.run(jobs=1, report=print) == {}, "nothing is left to play"
 
 
+def test_a_player_learns_once_for_all_tables_of_its_seed(tmp_path):
+    learner = "{player: 'turnwise.train.card_ppo:PpoPlayer', options: {steps: 1, rounds: 2}, learns: true}"
+    tables = "\n".join(
+        f"  {name}: {{players: {{ppo: {learner}, any: cards/dhumbal:random}}, rounds: 4}}" for name in ("one", "two")
+    )
+    criterion = "criteria: [{part: A, arm: one, metric: win_rate/ppo, at_least: 0.0}]"
+    text = f"paper: P\ntext: T\ntables:\n{tables}\n{criterion}\nscales: {{cpu: {{rounds: 4, seeds: 2}}}}\n"
+    claim = load_table_claim(write_claim(tmp_path / "claim", text))
+    assert claim is not None
+    study = TableStudy(claim, "cpu", tmp_path / "out")
+    play_here(study)
+    assert len(list((tmp_path / "out" / "learned").iterdir())) == 2, "one for each seed"
+    rows = study.write_results()
+    assert [row["metrics"]["win_rate/ppo"] for row in rows[0::2]] == [
+        row["metrics"]["win_rate/ppo"] for row in rows[1::2]
+    ]
+
+
 def test_equal_seeds_give_equal_tables(tmp_path):
     one, again = (TableStudy(tiny(tmp_path / "claim"), "cpu", tmp_path / name) for name in ("one", "again"))
     play_here(one)

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain, count
 from pathlib import Path
@@ -21,7 +21,6 @@ from turnwise.outside import unread
 from turnwise.ranks import ALONE, are_several, is_first, on_first
 from turnwise.trust import outside_names, trusting
 from turnwise.untrusted import printable
-from turnwise.words import counted
 
 if TYPE_CHECKING:
     from turnwise.console.screen import RunConsole
@@ -156,6 +155,7 @@ def evaluate(
                 f"{model} learned from pairs and was trained in no environment; say where to play, such as "
                 "--env chat/prompts. Its evals.jsonl has what was measured on held-out pairs"
             )
+        from turnwise.evaluate.evaluation import remarks
         from turnwise.recipe.checks import evaluation_doubts
         from turnwise.train.stages import evaluate_model
 
@@ -172,7 +172,7 @@ def evaluate(
             row = evaluate_endpoint(recipe, endpoint, concurrency=concurrency, watch=seen.extend)
         else:
             row = evaluate_model(recipe, weights, watch=seen.extend)
-        for note in _remarks(recipe, row, seen):
+        for note in remarks(recipe, row, seen):
             typer.echo(f"note: {printable(note)}", err=True)
         _show_episodes(seen[:show], to_stderr=as_json)
         if save is not None and is_first():
@@ -189,18 +189,6 @@ def evaluate(
 
     several = [name for name in trained_policies(recipe) if f"{name}/eval/episodes" in row]
     console().print(evaluation_table({name: row_of(row, name) for name in several} or {str(weights): row}))
-
-
-def _remarks(recipe: Recipe, row: Mapping[str, float], groups: list[Group]) -> Iterator[str]:
-    """What the numbers of an evaluation do not say."""
-    from turnwise.sources.rollout_metrics import explain_ignored, find_ignored
-
-    tasks = len({group.task_id for group in groups})
-    if "eval/tasks" in row and tasks < recipe.eval.episodes:
-        there = counted(tasks, "held-out task")
-        yield f"eval.episodes is {recipe.eval.episodes}, and there is no more than {there}; each was played once"
-    if ignored := find_ignored(groups):
-        yield explain_ignored(ignored)
 
 
 def _names_env(settings: Sequence[str]) -> bool:

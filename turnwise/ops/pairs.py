@@ -23,7 +23,7 @@ Length = Literal["sum", "mean"]
 PairLevel = Literal["sequence", "turn"]
 """Compare whole answers, or the k-th turn of one with the k-th turn of the other."""
 PAIR_METRICS = {
-    "pairs/accuracy": "share of pairs in which the policy moved more towards the better answer; half of it for a tie",
+    "pairs/accuracy": "share of pairs in which the policy moved more towards the better answer; a tie counts half",
     "pairs/margin": "log-ratio of the better answer minus that of the worse, sums over their tokens",
     "pairs/chosen": "log-ratio of the better answer",
     "pairs/rejected": "log-ratio of the worse answer",

@@ -28,8 +28,8 @@ class Sft(Settings):
     context: int | None = Field(default=None, ge=2)
     """Maximum tokens per chat; None: the model's own limit."""
     too_long: TooLong = "refuse"
-    """What becomes of a longer chat: refuse the file; drop it; cut-left, which leaves out its oldest messages and then
-    the beginning of the user's; or cut-right, which leaves out the end."""
+    """What happens to a longer chat: refuse the file; drop the chat; cut-left, which drops its oldest messages and then
+    the beginning of the user's; or cut-right, which drops the end."""
     epochs: int = Field(default=2, ge=1)
     batch: int = Field(default=32, ge=1)
     """Demonstrations per optimiser step."""
@@ -116,8 +116,8 @@ class SourceChoice(Settings):
     """Episodes of the environment's expert that join each group; the log-probs of its tokens are unknown."""
     mix: tuple[Ingredient, ...] = ()
     """Several sources in one step: a list of played, demonstrations and files (chats, preferences, text), each with
-    kind, path, limit (lines or episodes to read), and count (groups of a step) or weight (its share of the
-    rest); preferences also held_out, a share or a file of pairs that evaluations measure."""
+    kind, path, limit (lines or episodes to read), and count (groups per step) or weight (its share of the rest).
+    preferences also takes held_out, a share or a file of pairs that evaluations measure."""
 
     @property
     def plays(self) -> bool:

@@ -15,15 +15,15 @@ class StartChoice(Settings):
     """Servers to start on this machine. In YAML `start: 2` is short for `start: {servers: 2}`."""
 
     servers: int = Field(default=1, ge=1)
-    """How many, each with a copy of the model."""
+    """How many servers, each with a copy of the model."""
     python: str = ""
-    """The interpreter of the environment that has the server installed; empty: the trainer's own."""
+    """Python of the environment that has the server installed; empty: the trainer's own."""
     devices: tuple[str, ...] = ()
     """CUDA devices of each server, such as "1" or "2,3"; empty: all that the trainer sees."""
     arguments: tuple[str, ...] = ()
-    """More arguments of the server's command."""
+    """More arguments for the server's command."""
     env: dict[str, str] = {}
-    """More environment variables of the server."""
+    """More environment variables for the server."""
     seconds: float = Field(default=600.0, gt=0)
     """How long a server may take until it answers."""
 
@@ -40,13 +40,13 @@ class EngineChoice(Settings):
     """torch samples in this process, from the learner's own weights; turnwise, vllm and sglang on servers; or a class
     as package.module:Class."""
     urls: tuple[str, ...] | dict[str, tuple[str, ...]] = ()
-    """Servers such as http://127.0.0.1:8100; where several models play, a list for each by its name."""
+    """Servers such as http://127.0.0.1:8100; if several models play, a list for each model by name."""
     start: StartChoice | None = None
-    """Start servers on this machine, in place of urls; they end with the run, however it ends."""
+    """Start servers on this machine instead of using urls; they end with the run, however it ends."""
     precision: Literal["same", "bf16", "int8"] = "same"
     """What torch samples from: the learner's own weights, or a copy that every publish refreshes. bf16 computes in
     bf16; int8 rounds the rows of every matrix to 255 levels. Sampler and learner then differ as in large runs, and
-    evaluations play that copy too."""
+    evaluations use that copy too."""
     memory_gib: float = Field(default=0.5, gt=0)
     """Memory for keys and values."""
     options: dict[str, Any] = {}
@@ -99,11 +99,11 @@ class ClusterChoice(Settings):
     players: int = Field(default=2, ge=1)
     """Processes that play episodes, on any machines of the Ray cluster."""
     address: str | None = None
-    """Of the cluster: host:port, or auto. None: RAY_ADDRESS if that is set, else Ray is started on this machine."""
+    """Address of the cluster: host:port, or auto. None: RAY_ADDRESS if that is set, else Ray starts on this machine."""
     cpus: float = Field(default=1.0, gt=0)
     """CPUs that each player needs."""
     gpus: float = Field(default=0.0, ge=0)
-    """GPUs that each player needs. With torch as the engine it samples on its own copy of the model."""
+    """GPUs that each player needs. With torch as the engine, a player samples from its own copy of the model."""
     at_once: int = Field(default=32, ge=1)
     """Episodes that one player plays at a time."""
     episode_seconds: float = Field(default=3600.0, gt=0)

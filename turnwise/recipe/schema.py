@@ -30,7 +30,7 @@ class LoraChoice(Settings):
     rank: int = Field(default=8, ge=1)
     alpha: float = Field(default=16, gt=0)
     adapter: str | None = None
-    """An adapter to begin with: a folder that peft wrote, or a run with LoRA. Its own rank, alpha and layers count."""
+    """An adapter to start from: a folder that peft wrote, or a run with LoRA. It sets rank, alpha and layers."""
 
 
 class ModelChoice(Settings):
@@ -66,11 +66,11 @@ class EnvChoice(Settings):
     """Wrappers around it, innermost first: history, turn-limit, token-budget, time-limit, statistics, tools, or
     module:Class, each alone or as a mapping with options such as {kind: turn-limit, max_turns: 8}."""
     rewards: tuple[RewardChoice, ...] = ()
-    """Rewards on top of its own, a list: exact, f1, number, environment (its own) or your my_rewards.py:right, alone or
-    with options such as {function: my_rewards.py:short, name: short, weight: 0.1, per: turn}."""
+    """A list of rewards on top of its own: exact, f1, number, environment (its own) or your my_rewards.py:right, alone
+    or with options such as {function: my_rewards.py:short, name: short, weight: 0.1, per: turn}."""
     held_out: dict[str, Any] = {"split": "validation"}
-    """Arguments that evaluation changes, so that its tasks are in no training step. If the environment takes no
-    `split`, evaluation uses seeds that training never uses."""
+    """Arguments that evaluation changes, so training never plays its tasks. If the environment takes no `split`,
+    evaluation uses seeds that training never uses."""
     check: bool = True
     """Let the env doctor check it for a few seconds before the first step; a pass is remembered."""
 
@@ -106,8 +106,8 @@ class Rollout(Settings):
     context: int | None = Field(default=None, ge=2)
     """Maximum tokens per episode; None: the model's own limit, at most 2048."""
     lockstep: bool | None = None
-    """The engine waits for every episode, so that equal seeds give equal bits whatever the timing. None: on where
-    that costs nothing, which is synchronous runs in environments that answer inline."""
+    """The engine waits for every episode, so equal seeds give equal bits whatever the timing. None: on where that costs
+    nothing: in synchronous runs whose environments answer inline."""
 
 
 class Train(Settings):
@@ -128,21 +128,21 @@ class Train(Settings):
     micro_tokens: int = Field(default=4096, ge=1)
     """Maximum tokens per forward pass; a larger minibatch accumulates gradients. Changes memory, not the result."""
     masters: Literal["fp32", "residual", "stochastic"] = "residual"
-    """How bf16 weights take steps that are too small for them: a copy in fp32 (4 bytes a weight), the 16 bits that they
-    lack (2 bytes, as exact), or rounded by chance (none)."""
+    """How bf16 weights keep steps that are too small for them: a copy in fp32 (4 bytes a weight), the 16 bits that they
+    lack (2 bytes, just as exact), or stochastic rounding (no memory)."""
     moments: Literal["fp32", "bf16", "int8"] = "fp32"
     """How AdamW keeps its two moments: 8, 4 or 2 bytes a weight."""
     offload: Literal["none", "cpu"] = "none"
-    """cpu keeps the optimiser's state in the host's memory and brings it to the GPU piece by piece."""
+    """cpu keeps the optimiser's state in the host's memory and moves it to the GPU piece by piece."""
     critic: Literal["separate", "shared"] = "separate"
     """A separate value model, or a head on the policy's trunk."""
     critic_from: str | None = None
-    """A folder of `turnwise reward-model` with which a separate critic begins; None: it begins as a copy of the policy
+    """A folder from `turnwise reward-model` that a separate critic starts from; None: it starts as a copy of the policy
     whose values are all zero."""
     reference_every: int | None = Field(default=None, ge=1)
     """Copy the policy to the reference every N steps; None: the reference stays the first policy."""
     ranks: Literal["replicas", "sharded"] = "replicas"
-    """What each rank of `torchrun` holds: the whole model, or its shard of it."""
+    """What each rank of `torchrun` holds: the whole model, or a shard of it."""
 
 
 class Evaluate(Settings):
@@ -157,11 +157,11 @@ class Evaluate(Settings):
     temperature: float = Field(default=1.0, ge=0)
     """0 is greedy."""
     env: EnvChoice | None = None
-    """Another environment whose held-out tasks are played, all of its seats by one policy: each that learns plays them
-    alone, and the plain metrics are means over the policies. None: the run's own environment and seats."""
+    """Another environment for held-out tasks. Each learning policy plays it alone, at all seats, and plain metrics are
+    means over the policies. None: the run's own environment and seats."""
     measures: tuple[Measure, ...] = ()
-    """What else is measured: of the texts meteor, self-similarity, distinct, length and perplexity; and kl, the
-    distance from the policy before the first step."""
+    """Further measures: meteor, self-similarity, distinct, length and perplexity of the texts; and kl, the distance
+    from the policy before the first step."""
     exploitability: bool = False
     """Measure exactly what a best response earns against the policy, in a game whose tree is known (duel/…)."""
 
@@ -177,7 +177,7 @@ class GuardChoice(Settings):
     patience: int = Field(default=3, ge=1)
     """Healthy steps after which a checkpoint counts as good."""
     shrink: float = Field(default=0.2, gt=0, lt=1)
-    """Factor on the learning rate each time a state is restored."""
+    """The learning rate is multiplied by this each time a state is restored."""
     restores: int = Field(default=3, ge=0)
     """Restores allowed before the run is stopped."""
 
@@ -270,14 +270,14 @@ class ExchangeChoice(Settings):
     policies: tuple[str, ...] = ()
     """The names of the two."""
     optimizer: Literal["keep", "reset"] = "keep"
-    """keep: the moments of AdamW go with the weights; reset: they begin again."""
+    """keep: AdamW's moments move with the weights; reset: they start again."""
 
 
 class InTurnChoice(Settings):
     """Policies that learn one after the other. While one learns, the others play as they are."""
 
     every: int = Field(default=10, ge=1)
-    """Steps for which each learns before the next does; after the last comes the first again."""
+    """Steps for which each policy learns before the next one does; the first follows the last."""
     policies: tuple[str, ...] = ()
     """Their names in order. A policy that is not named learns at every step."""
 
@@ -302,8 +302,8 @@ class Recipe(Settings):
     source: SourceChoice = SourceChoice()
     judge: Part | None = None
     """Who compares the answers of a group: reward, reward-model, table, chat, chat-score, or your own judge as
-    package.module:Class, with its options; gives says what becomes of it: wins (probabilities next to the reward),
-    reward or turn-reward (in its place, or with a weight as a part of it)."""
+    package.module:Class, with its options. gives says what it produces: wins (probabilities next to the reward), reward
+    or turn-reward (these replace the reward, or with a weight become a part of it)."""
     eval: Evaluate = Evaluate()
     guard: GuardChoice = GuardChoice()
     checkpoint: Checkpoint = Checkpoint()

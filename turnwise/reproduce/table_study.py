@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from turnwise.envs.cards.dhumbal_heuristics import CardPlayer
 from turnwise.envs.cards.dhumbal_players import make_player
 from turnwise.envs.cards.dhumbal_table import play_table
 from turnwise.evaluate.player_statistics import compare_players
-from turnwise.reproduce.table_claim import TableChoice, TableClaim
+from turnwise.reproduce.table_claim import PlayerChoice, TableChoice, TableClaim
 from turnwise.reproduce.table_verdict import conclude_tables
 from turnwise.reproduce.verdict import Judgement
 from turnwise.runs.disk import write_whole
 from turnwise.study.jobs import Job
 from turnwise.study.processes import run_jobs
+from turnwise.train.card_files import LearnedCards
 from turnwise.words import counted
 
-RESULT = "table.json"
+RESULT, LEARNED = "table.json", "learned"
+"""A table's numbers, and the folder of players that have learned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +129,8 @@ def perform_table(job: Job) -> str:
     """Play a table and write its numbers; returns what went wrong, which is nothing."""
     order = json.loads(job.recipe.read_text())
     choice = TableChoice.model_validate(order["table"])
-    players = {
-        name: make_player(each.player, **each.options, **({"seed": order["seed"]} if each.learns else {}))
-        for name, each in choice.players.items()
-    }
+    learned = job.folder.parents[2] / LEARNED
+    players = {name: _seat(each, order["seed"], learned) for name, each in choice.players.items()}
     records = play_table(players, rounds=order["rounds"], seed=order["seed"], **choice.options)
     numbers = {name: record.metrics() for name, record in records.items()}
     metrics = {f"{metric}/{name}": value for name, found in numbers.items() for metric, value in found.items()}
@@ -139,3 +142,20 @@ def perform_table(job: Job) -> str:
     result = {"order": order, "found": {"metrics": metrics, "tests": [asdict(test) for test in tests]}}
     write_whole(job.folder / RESULT, json.dumps(result).encode())
     return ""
+
+
+def _seat(choice: PlayerChoice, seed: int, folder: Path) -> CardPlayer:
+    """A player for a table. One that learns does so once for all tables with its seed, if it can be saved."""
+    if not choice.learns:
+        return make_player(choice.player, **choice.options)
+    said = json.dumps([choice.player, choice.options, seed], sort_keys=True)
+    file = folder / f"{hashlib.sha256(said.encode()).hexdigest()[:16]}.safetensors"
+    if not file.is_file():
+        player = make_player(choice.player, **choice.options, seed=seed)
+        save: Callable[[Path], None] | None = getattr(player, "save", None)
+        if save is None:
+            return player
+        draft = file.with_suffix(f".{os.getpid()}")  # two tables may learn the same at once
+        save(draft)
+        draft.replace(file)
+    return LearnedCards(file)

@@ -1,5 +1,6 @@
 """Players of Dhumbal: heuristics win as often as measured elsewhere, and searches know no more than their seat."""
 
+import copy
 import random
 from itertools import chain, count
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from turnwise.envs.cards.dhumbal_cards import CARD_OF, CARDS
 from turnwise.envs.cards.dhumbal_heuristics import keep_low, shed
 from turnwise.envs.cards.dhumbal_players import PLAYERS, make_player
+from turnwise.envs.cards.dhumbal_playout import play_out_at_random
 from turnwise.envs.cards.dhumbal_rules import CALL, DhumbalRules, deal
 from turnwise.envs.cards.dhumbal_search import Ismcts, Mcts, imagine
 from turnwise.envs.cards.dhumbal_table import play_table
@@ -103,6 +105,29 @@ def test_an_imagined_round_agrees_with_what_is_known_and_with_nothing_else(playe
     assert made.known().plain() == before
     made.decide(made.legal()[0])
     assert known.plain() == before, "imagining must not change the round"
+
+
+@given(
+    players=st.integers(2, 5),
+    seed=st.integers(0, 10**6),
+    pickup=st.sampled_from(["own", "previous"]),
+    steps=st.integers(0, 40),
+    max_turns=st.sampled_from([3, 100]),
+)
+@settings(max_examples=200, deadline=None)
+def test_a_round_ends_at_random_as_the_rules_would_end_it(players, seed, pickup, steps, max_turns):
+    rng = random.Random(seed)
+    state = deal(DhumbalRules(players=players, pickup=pickup, max_turns=max_turns), rng)
+    for _ in range(steps):
+        if state.phase != "over":
+            state.decide(rng.choice(state.legal()))
+    by_rules = copy.deepcopy(state)
+    while by_rules.phase != "over":
+        legal = by_rules.legal()
+        by_rules.decide(legal[int(by_rules.rng.random() * len(legal))])
+    assert by_rules.outcome is not None
+    assert play_out_at_random(state, rng) == by_rules.outcome.coins
+    assert rng.getstate() == by_rules.rng.getstate()
 
 
 def test_hidden_cards_are_imagined_in_many_ways():

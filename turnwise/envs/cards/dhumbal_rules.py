@@ -187,7 +187,7 @@ class Round:
             self.pile += self.laid
         else:
             self.pile += self.laid
-            card = self._from_deck()
+            card = self.draw_from_deck()
         self.laid = ()
         self.hands[self.mover].append(card)
         self.turn += 1
@@ -196,7 +196,8 @@ class Round:
             return self._end(values.index(min(values)), forced=True)
         self.begin_turn((self.mover + 1) % self.rules.players)
 
-    def _from_deck(self) -> int:
+    def draw_from_deck(self) -> int:
+        """The next card; where none is left, the pile but for its top is shuffled."""
         if not self.deck:  # hands never grow beyond 25 cards, so that the pile has at least 27 now
             self.deck = self.pile[:-1]
             self.rng.shuffle(self.deck)

@@ -15,6 +15,7 @@ from typing import Literal
 
 from turnwise.envs.cards.dhumbal_cards import CARDS
 from turnwise.envs.cards.dhumbal_heuristics import Aggressive, CardPlayer
+from turnwise.envs.cards.dhumbal_playout import play_out_at_random
 from turnwise.envs.cards.dhumbal_rules import DECK, Decision, Known, Round
 
 _SCALE = 100.0
@@ -103,7 +104,8 @@ class TreeSearch:
                 break
             drawn = imagined.hands[mover][-1] if decision == DECK and observer in (None, mover) else None
             node = edge.follow.setdefault(drawn, _Node())
-        coins = play_out(imagined, rng, None if self.rollouts == "random" else Aggressive())
+        at_random = self.rollouts == "random"
+        coins = play_out_at_random(imagined, rng) if at_random else play_out(imagined, rng, Aggressive())
         for mover, edge in path:
             edge.visits += 1
             edge.total += coins[mover] / _SCALE
@@ -189,13 +191,9 @@ def copy_round(state: Round, rng: random.Random) -> Round:
     )
 
 
-def play_out(state: Round, rng: random.Random, player: CardPlayer | None = None) -> list[int]:
-    """Let one player decide for everybody until the round ends, by default at random; returns what each seat wins."""
+def play_out(state: Round, rng: random.Random, player: CardPlayer) -> list[int]:
+    """Let one player decide for everybody until the round ends; returns what each seat wins."""
     while state.phase != "over":
-        if player is None:  # by far the most frequent call of a search, so nothing is built for it
-            legal = state.legal()
-            state.decide(legal[int(rng.random() * len(legal))])
-        else:
-            state.decide(player.decide(state.known(), rng))
+        state.decide(player.decide(state.known(), rng))
     assert state.outcome is not None
     return state.outcome.coins
