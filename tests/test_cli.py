@@ -182,7 +182,7 @@ def test_the_needs_that_are_listed_are_those_of_the_whole_rows():
 
 
 def test_check_env_says_fit_or_names_the_defect_and_exits_with_one():
-    good = turnwise("check-env", "game/hanoi-easy", "--seeds", "2", "split=test")
+    good = turnwise("check-env", "game/hanoi-easy", "--seeds", "2", "env.kwargs.split=test", "env.wrappers=[history]")
     assert (good.returncode, good.stdout.splitlines()[-1]) == (0, "game/hanoi-easy: fit for training")
     bad = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, check=False)
     assert (bad.returncode, bad.stdout.splitlines()[-1]) == (1, "my/broken: 1 defect")
@@ -193,6 +193,8 @@ def test_check_env_says_fit_or_names_the_defect_and_exits_with_one():
     ("arguments", "message"),
     [
         (["check-env", "game/hanoy-easy"], "unknown environment 'game/hanoy-easy': did you mean game/hanoi-easy"),
+        (["check-env", "game/hanoi-easy", "env.kwargs.split=x"], "unknown split 'x'; choose one of train, validation"),
+        (["check-env", "game/hanoi-easy", "env.reward=[]"], "unknown key env.reward; did you mean env.rewards?"),
         (["check-env", "game/hanoi-easy", "split"], "cannot read 'split'; write arguments as key=value"),
         (["check-env", "game/hanoi-easy", "split=x"], "unknown split 'x'; choose one of train, validation, test"),
         (["play", "game/hanoy-easy"], "unknown environment 'game/hanoy-easy': did you mean game/hanoi-easy"),

@@ -7,12 +7,19 @@ import socket
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 """Names of this machine that no other machine can reach."""
+_ALL = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
+"""Hosts that stand for all addresses of this machine, and one of them."""
 _UNREAD_SECONDS = 60
 
 
 def is_loopback(host: str) -> bool:
     """Whether a server on this address can be reached from this machine only."""
     return host in LOOPBACK
+
+
+def from_elsewhere(host: str) -> str:
+    """How others reach a server that listens on all addresses, in words; empty for any other."""
+    return f" (from elsewhere with this machine's name in place of {_ALL[host]})" if host in _ALL else ""
 
 
 def names_loopback(header: str) -> bool:
@@ -45,5 +52,6 @@ def listen(host: str, port: int, *, waiting: int = 2048) -> socket.socket:
 
 
 def address_of(listener: socket.socket, host: str) -> str:
-    """Where a browser or a client finds it: `http://127.0.0.1:8100`."""
+    """Where a browser or a client on this machine finds it: `http://127.0.0.1:8100`."""
+    host = _ALL.get(host, host)  # nobody can open an address that stands for all of this machine's
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"

@@ -81,6 +81,7 @@ METRICS = {
     "eval/score_<name>": "mean of a score that the environment reports, over the episodes that have it",
     "eval/turns": "mean turns",
     "eval/tokens": "mean sampled tokens",
+    "eval/cut": "share of episodes that a limit ended: turns, tokens or context",
     "eval/valid": "share of turns that the environment accepted as valid; a turn cut by a limit is not valid",
     "eval/pass@k": "chance that one of k tries succeeds, for k = 1, 2, 4 … up to eval.tries",
     "eval/distinct_solutions": "mean number of different action sequences that solved a task, in eval.tries tries",

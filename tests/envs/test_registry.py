@@ -135,7 +135,7 @@ def test_a_function_of_the_users_own_makes_environments_when_its_annotation_says
 def test_every_environment_of_ours_is_one_before_it_is_called():
     for spec in specs():
         if spec.extra is None:
-            assert callable(registry._entry(spec))
+            assert callable(registry.entry_of(spec))
 
 
 def test_specs_are_sorted_complete_and_each_has_a_summary():

@@ -1,6 +1,7 @@
 """Saved evaluations: every task's outcome, read back, and compared on equal tasks only."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from turnwise.evaluate.saved import (
     unlike,
 )
 from turnwise.evaluate.saved_chapter import evaluations_chapter, read_evaluations
-from turnwise.evaluate.statistics import paired_difference
+from turnwise.evaluate.statistics import cautious_difference
 from turnwise.recipe.loading import load_recipe
 from turnwise.recipe.schema import Recipe
 from turnwise.types import Group, StopReason, Trajectory, Turn
@@ -68,8 +69,23 @@ def test_differences_are_paired_on_the_tasks_that_both_played() -> None:
     assert found is not None
     assert (found.tasks, found.better, found.worse) == (4, 3, 0)
     assert found.success.value == pytest.approx((0 + 1 + 1 + 0.5) / 4)
-    assert (found.success.low, found.success.high) == pytest.approx(paired_difference([1, 1, 1, 0.5], [1, 0, 0, 0]))
+    assert (found.success.low, found.success.high) == pytest.approx(
+        cautious_difference([1, 1, 1, 0.5], [1, 0, 0, 0], span=1)
+    )
     assert difference(first, saved(played((7, [1.0])))) is None
+
+
+def test_equal_differences_on_few_tasks_leave_doubt() -> None:
+    worse, better = (saved(played(*((seed, [value]) for seed in range(6)))) for value in (0.0, 1.0))
+    found = difference(worse, better)
+    assert found is not None
+    assert found.success.value == found.success.high == 1
+    assert found.success.low == pytest.approx(0.75 - 2.5706 * math.sqrt(0.4375 / 8), abs=1e-3)
+    assert found.reward == found.success
+    same = difference(worse, worse)
+    assert same is not None
+    assert same.success.low == pytest.approx(-2.5706 * 0.5 / math.sqrt(8), abs=1e-3)
+    assert same.reward.low is None  # all rewards are 0: nothing says how far apart they can be
 
 
 def test_equal_tasks_are_equal_whatever_their_seed() -> None:
@@ -105,7 +121,7 @@ def test_the_chapter_has_every_evaluation_with_its_interval_and_the_differences(
     results, differences = chapter["tables"]
     assert results["rows"][0][2] == "0.500 [0.215, 0.785]"  # Wilson's, of 4 of 8
     assert [row[0] for row in differences["rows"]] == ["model (b)", "third"]
-    assert differences["rows"][0][1].startswith("+0.500 [+0.0")
+    assert differences["rows"][0][1] == "+0.500 [-0.096, +0.896]"
     assert differences["rows"][0][3:] == [4, 0, 8]
     assert [row["value"] for row in chapter["intervals"][0]["rows"]] == [0.5, 1.0, 1.0]
 

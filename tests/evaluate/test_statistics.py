@@ -15,6 +15,7 @@ from turnwise.evaluate.statistics import (
     area_under_curve,
     bonferroni,
     bootstrap_interval,
+    cautious_difference,
     cohens_d,
     iqm,
     mean_interval,
@@ -110,6 +111,18 @@ def test_bootstrap_interval_of_the_iqm_covers_the_truth():
 def test_mean_interval_is_that_of_statsmodels_and_by_hand():
     assert mean_interval(FIRST) == pytest.approx(DescrStatsW(FIRST).tconfint_mean(), abs=1e-10)
     assert mean_interval([1.0, 3.0], confidence=0.5) == pytest.approx((1.0, 3.0))  # t(0.75, 1) = 1, s / √2 = 1
+
+
+@pytest.mark.parametrize("tasks", [4, 12, 60])
+@pytest.mark.parametrize(("rates", "shared"), [((0.5, 0.5), 0.0), ((0.9, 0.5), 0.5), ((0.97, 0.95), 0.8)])
+def test_the_cautious_interval_of_a_difference_covers_the_truth(tasks, rates, shared):
+    generator, covered = np.random.default_rng(tasks), 0
+    for _ in range(1000):
+        luck = generator.random((2, tasks))
+        luck[1] = np.where(generator.random(tasks) < shared, luck[0], luck[1])
+        low, high = cautious_difference(luck[0] < rates[0], luck[1] < rates[1], span=1)
+        covered += low <= rates[0] - rates[1] <= high
+    assert covered >= 940
 
 
 def test_paired_difference_is_the_interval_of_scipys_paired_test():

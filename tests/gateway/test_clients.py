@@ -59,7 +59,11 @@ def test_chat_with_tools_is_one_sequence_and_its_reward_is_on_the_last_turn(clie
         messages += [first.message, {"role": "tool", "tool_call_id": call.id, "content": "mahis : city in benin"}]
         last = client.chat.completions.create(model="any", messages=messages, tools=[CHAT_TOOL])
         assert last.usage.prompt_tokens_details.cached_tokens > 0
-        return {"reward": 0.5, "success": last.choices[0].message.content == "benin", "parts": {"format": 0.25}}
+        return {
+            "reward": 0.5,
+            "success": last.choices[0].message.content == "benin",
+            "parts": {"right": 0.25, "format": 0.25},
+        }
 
     trajectory = play(run, SAID[0] + CALL, SAID[1])
     assert trajectory.stop is StopReason.DONE

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import json
 import os
+import select
+import subprocess
 import sys
 import threading
 import time
@@ -14,6 +16,8 @@ import pytest
 from tests.gateway.raw_client import chat
 from tests.gateway.served_agent import Sayer, play, play_with
 from turnwise.envs import make
+from turnwise.envs.faults import EpisodeError
+from turnwise.gateway.programs import ProgramOutcome
 from turnwise.types import StopReason
 
 pytest.importorskip("uvicorn", reason="needs a server: pip install 'turnwise[serve]'")
@@ -125,6 +129,13 @@ def test_a_program_that_never_calls_is_told_what_to_look_at():
     assert "is its client's base_url the given one?" in failure(lambda task, base_url, api_key: 1.0)
 
 
+def test_parts_add_up_to_the_reward():
+    said = {"reward": 1.0, "parts": {"right": 0.6667, "format": 0.3333}}
+    assert ProgramOutcome.of(said).parts == said["parts"]
+    with pytest.raises(EpisodeError, match="parts add up to 2, and its reward is 1; return parts that add up"):
+        ProgramOutcome.of({"reward": 1, "parts": {"right": 1, "format": 1}})
+
+
 @pytest.mark.parametrize("value", [None, "high", {"reward": "1"}, {"parts": {}}, {"reward": 1, "parts": [1]}])
 def test_an_outcome_that_is_no_reward_is_refused_with_the_fix(value):
     def run(task, base_url, api_key):
@@ -222,3 +233,32 @@ def test_the_variables_of_a_command_keep_those_of_the_user(tmp_path, monkeypatch
     )
     assert play("", command=command(tmp_path, then)).reward == 1.0
     assert "TURNWISE_TASK" not in os.environ
+
+
+STARTER = """
+import sys, time
+from turnwise.gateway.programs import Address, RunningCommand
+address = Address(origin="http://127.0.0.1:1", api_key="none")
+for number in range(2):
+    RunningCommand(["sh", "-c", "exec 3> " + sys.argv[1] + "; sleep 600 & sleep 600"], {}, address, print)
+RunningCommand("true", {}, address, lambda ended: print("started", flush=True))
+time.sleep(600)
+"""
+
+
+def test_a_command_ends_with_a_trainer_that_is_killed(tmp_path):
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    root = str(Path(__file__).parents[2])
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER, str(held)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root}
+    )
+    with held.open("rb") as reader:  # opens once a command holds the other end
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == b"started\n"
+        starter.kill()
+        starter.wait(60)
+        ready, _, _ = select.select([reader], [], [], 60)
+        assert ready, "a command outlived the process that had started it"
+        assert reader.read() == b""  # all ends are closed, those of its children too
+    starter.stdout.close()

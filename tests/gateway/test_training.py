@@ -58,6 +58,7 @@ def test_verify_replay_and_eval_work_on_the_run(trained):
     assert (verified.exit_code, "2 steps checked: no defect" in verified.stdout) == (0, True), verified.output
     replayed = turnwise("replay", str(trained), "--step", "2")
     assert (replayed.exit_code, "equal to the last bit" in replayed.stdout) == (0, True), replayed.output
+    assert not [event for event in read_journal(trained / "events.jsonl") if event["kind"] == "ignored"]
     evaluated = turnwise("eval", str(trained), "--episodes", "4")
     assert (evaluated.exit_code, "success" in evaluated.stdout) == (0, True), evaluated.output
 
@@ -89,3 +90,46 @@ def test_every_way_to_name_a_program_needs_trust(place, tmp_path):
 def test_a_mistake_in_the_name_of_an_agent_is_answered_with_the_fix():
     assert "did you mean" in turnwise("train", RECIPE, f"env={AGENT}s").stderr
     assert "there is no file" in turnwise("train", RECIPE, "env=examples/no_such_agent.py:run").stderr
+
+
+FICKLE = """
+import json
+from tests.gateway.raw_client import post
+
+def run(task, base_url, api_key):
+    asked = {"model": "any", "messages": [{"role": "user", "content": "say a word"}]}
+    post(base_url, api_key, json.dumps({**asked, "temperature": 0.2, "seed": task["seed"]}).encode())
+    return 1.0
+"""
+
+
+def test_what_calls_ask_for_in_vain_is_said_once_in_a_run_and_in_an_evaluation(tmp_path, monkeypatch):
+    (tmp_path / "fickle.py").write_text(FICKLE)
+    (tmp_path / "tasks.jsonl").write_text("".join(f'{{"seed": {number}}}\n' for number in range(12)))
+    monkeypatch.chdir(tmp_path)
+    env = [
+        "env=fickle.py:run",
+        "env.kwargs.tasks=tasks.jsonl",
+        *SMALL,
+        "model=pico",
+        "rollout.max_tokens=4",
+        "rollout.context=64",
+    ]
+    trained = turnwise("train", *env, "train.steps=2", "--output", "run", "--plain")
+    assert trained.exit_code == 0, trained.output
+    said = "the program's calls ask for temperature=0.2, seed="
+    assert trained.output.count(said) == 1
+    (event,) = [event for event in read_journal(tmp_path / "run/events.jsonl") if event["kind"] == "ignored"]
+    assert event["text"].startswith(said)
+    saved = turnwise("eval", "run", "--episodes", "9", "--save", "a.json", "--show", "1")
+    assert saved.exit_code == 0, saved.output
+    assert said in saved.stderr
+    assert "eval.episodes is 9, and there is no more than 1 held-out task; each was played once" in saved.stderr
+    assert "saved to a.json" in saved.stderr
+    shown = saved.stdout[: saved.stdout.index("held-out  ")]
+    assert shown.count("reward 1") == 2  # of the turn and of the episode, and no third time as an observation
+    repeated = turnwise("compare-evals", "a.json", "./a.json")
+    assert (repeated.exit_code, "a.json is named twice" in repeated.stderr) == (2, True)
+    assert turnwise("report", "run").exit_code == 0
+    assert (tmp_path / "run/report.html").is_file()
+    assert not (tmp_path / "report.html").exists()

@@ -83,7 +83,11 @@ def test_every_shipped_recipe_loads_reads_back_and_opens_with_what_it_does(file:
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.stem)
-def test_the_variations_that_a_shipped_recipe_names_load(file: Path) -> None:
+def test_the_variations_that_a_shipped_recipe_names_load(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n')
     commands = [
         shlex.split(line.partition("turnwise train ")[2]) for line in file.read_text().splitlines() if "train r" in line
     ]

@@ -1,5 +1,9 @@
 """Mistakes in a recipe: one line that names the key, what was given and what is allowed."""
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +136,78 @@ def test_held_out_arguments_are_not_looked_at_without_evaluation() -> None:
 
 def test_an_environment_of_the_users_own_is_left_for_when_it_is_built() -> None:
     assert load_recipe(None, {"env": "my_package.envs:Coin"}).env.id == "my_package.envs:Coin"
+
+
+NAMED: list[tuple[dict[str, Any], str]] = [
+    ({"id": "my_agent.py:rnu"}, "my_agent.py has no rnu; did you mean my_agent.py:run?"),
+    (
+        {"id": "my_agnet.py:run"},
+        "there is no file my_agnet.py, which my_agnet.py:run names; did you mean my_agent.py:r",
+    ),
+    ({"rewards": ["my_rewards.py:rihgt"]}, "my_rewards.py has no rihgt; did you mean my_rewards.py:right?"),
+    ({"id": "agent-run", "kwargs": {"program": "my_agent.py:runn"}}, "did you mean my_agent.py:run?"),
+    ({"id": "tasks/own", "kwargs": {"tasks": "my_task.jsonl"}}, "no such file: my_task.jsonl; did you mean my_tasks.j"),
+    ({"id": "my_agent.py:run", "kwargs": {"tasks": "no.jsonl"}}, "env.kwargs: no such file: no.jsonl; tasks= names"),
+    ({"id": "tasks/own", "kwargs": {"tasks": "my_tasks.jsonl"}}, "env.rewards is empty, and tasks/own pays nothing"),
+]
+LOAD_EACH = """
+import json, sys
+from turnwise.recipe.loading import load_recipe
+for env in json.loads(sys.argv[1]):
+    try:
+        load_recipe(None, {"env": env})
+    except ValueError as error:
+        print(error)
+print("torch" in sys.modules)
+"""
+
+
+def test_what_a_recipe_names_is_looked_for_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text("def run(task, base_url, api_key):\n    return 0\n")
+    (tmp_path / "my_rewards.py").write_text("import nowhere\n\n\ndef right(answer):\n    return 1\n")
+    (tmp_path / "my_tasks.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n')
+    *said, torch_was_imported = subprocess.run(
+        [sys.executable, "-c", LOAD_EACH, json.dumps([env for env, _ in NAMED])],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout.splitlines()
+    for line, (_, words) in zip(said, NAMED, strict=True):
+        assert words in line
+    assert torch_was_imported == "False"
+
+
+ROWS = [{"question": f"say {word}"} for word in "abc"]
+
+
+def test_tasks_that_nobody_pays_for_are_refused_where_a_reward_would_be_read() -> None:
+    unpaid = {"id": "tasks/own", "kwargs": {"tasks": ROWS}}
+    for changes in (
+        {"env": {**unpaid, "rewards": ["environment"]}},
+        {"env": {**unpaid, "rewards": [{"function": "exact", "weight": 0}]}},
+        {"env": {**unpaid, "wrappers": [{"kind": "turn-limit", "max_turns": 2}]}},
+        {"env": "search/geo-1hop", "eval": {"env": unpaid}},
+        {"env": unpaid, "stage": "imitation", "sft": {}},
+    ):
+        assert ".rewards " in (said := message(changes)), changes
+        assert "tasks/own pays nothing by itself, so every reward would be 0; add for example" in said
+    for changes in (
+        {"env": {**unpaid, "rewards": [{"function": "exact", "success": 1}]}},
+        {"env": unpaid, "judge": {"kind": "reward"}},
+        {"env": unpaid, "stage": "imitation", "sft": {}, "eval": {"episodes": 0}},
+    ):
+        load_recipe(None, changes)
+
+
+def test_a_recorded_run_can_be_looked_at_without_the_files_that_it_played(tmp_path: Path) -> None:
+    env = {"id": "tasks/own", "kwargs": {"tasks": str(tmp_path / "gone.jsonl")}, "rewards": ["exact"]}
+    (tmp_path / "config.yaml").write_text(json.dumps({"env": env}))
+    with pytest.raises(ValueError, match="no such file"):
+        load_recipe(tmp_path / "config.yaml")
+    (tmp_path / "meta.json").write_text("{}")
+    assert load_recipe(tmp_path / "config.yaml").env.id == "tasks/own"
+    with pytest.raises(ValueError, match="no such file"):
+        load_recipe(tmp_path / "config.yaml", {"eval": {"episodes": 2}})

@@ -160,7 +160,11 @@ def test_it_says_what_it_is_and_does(local: LocalModel, client: Any) -> None:
         (chat(temprature=1), 400, "unknown parameter 'temprature', did you mean 'temperature'?"),
         (chat(temperature=3), 400, "must be from 0 to 2"),
         (chat(response_format={"type": "json_object"}), 400, "response_format: not supported here"),
-        (chat(tools=[SEARCH], tool_choice="required"), 400, "use tool_choice auto or none"),
+        (
+            chat(tools=[SEARCH], tool_choice="required"),
+            400,
+            "tool_choice is 'required', and nothing here can make the model call a tool: send auto",
+        ),
         (chat("the river " * 500), 400, "maximum context length is 768 tokens"),
         (chat("the river " * 100_000), 400, "maximum context length is 768 tokens"),
     ],

@@ -13,7 +13,8 @@ from turnwise.cli import app
 from turnwise.recipe.loading import load_recipe
 from turnwise.recipe.schema import Recipe
 from turnwise.runs import RunFolder, read_journal
-from turnwise.train.stages import _require_same_run, imitate, resume, train  # pyright: ignore[reportPrivateUsage]
+from turnwise.train.resuming import require_same_run
+from turnwise.train.stages import imitate, resume, train
 from turnwise.train.state import read_state
 
 DECAY: dict[str, Any] = {"algorithm": "ppo", "train": {"steps": 4, "schedule": "cosine", "learning_rate": 1e-3}}
@@ -234,6 +235,6 @@ def test_a_resumed_run_may_reach_its_judge_elsewhere_but_not_ask_another_one() -
         judge = {"kind": "chat", "url": "http://127.0.0.1:8000/v1", "model": "m", **changes}
         return load_recipe(None, {"env": "chat/prompts", "judge": judge})
 
-    _require_same_run(judged(), judged(url="http://127.0.0.1:9000/v1", seconds=120, retries=9, concurrency=2))
+    require_same_run(judged(), judged(url="http://127.0.0.1:9000/v1", seconds=120, retries=9, concurrency=2))
     with pytest.raises(ValueError, match=r"judge\.model cannot change"):
-        _require_same_run(judged(), judged(model="other"))
+        require_same_run(judged(), judged(model="other"))

@@ -216,8 +216,11 @@ def test_other_addresses_get_a_token_by_themselves(runs: Path) -> None:
         "watch", str(runs), "--host", "0.0.0.0", "--port", "0", "--no-open", "--attached", stdin=subprocess.PIPE
     )
     assert process.stdout is not None
-    link = urlsplit(process.stdout.readline().split()[-1])
+    said = process.stdout.readline()
+    link = urlsplit(next(word for word in said.split() if word.startswith("http")))
     here = f"http://127.0.0.1:{link.port}"
+    assert f"{here}/" in said  # one that can be opened
+    assert "from elsewhere with this machine's name in place of 127.0.0.1" in said
     assert ask(here)[0] == 401
     assert ask(here, f"/?{link.query}")[0] == 303
     process.communicate(timeout=60)  # whoever started it has ended

@@ -24,8 +24,9 @@ from turnwise.runs.disk import RunFolderError
 from turnwise.runs.folder import RunFolder
 from turnwise.runs.ledger import read_groups
 from turnwise.runs.reading import RunData, read_whole_run
+from turnwise.train.resuming import FIXED
 from turnwise.train.setup import circumstances, load_policy
-from turnwise.train.stages import FIXED, SFT
+from turnwise.train.stages import SFT
 from turnwise.train.state import hand_over, load_learner, read_state
 from turnwise.types import Group
 

@@ -16,13 +16,18 @@ from turnwise.trust import trusting
 
 if TYPE_CHECKING:
     from turnwise.algorithm import Algorithm
+    from turnwise.envs.process import EnvSource
     from turnwise.envs.registry import EnvSpec
 
 EnvName = Annotated[
     str, typer.Argument(metavar="ID", help="One of `turnwise envs`, or module:Class for your own environment.")
 ]
 Settings = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Arguments of the environment: split=test hops=2")
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Arguments of the environment: split=test hops=2; or keys of a recipe: env.rewards=[exact]",
+    ),
 ]
 Wraps = Annotated[
     list[str] | None,
@@ -80,8 +85,8 @@ def check_env_command(
     from turnwise.envs.check import check_env
 
     with one_message():
-        wrappers, kwargs = _wrappers(wrap), parse_settings(settings)
-        report = check_env(env, kwargs=kwargs, wrappers=wrappers, seeds=seeds, deadline=deadline)
+        source = _source(env, settings, wrap, for_reward=True)
+        report = check_env(source.env, kwargs=source.kwargs, wrappers=source.wrappers, seeds=seeds, deadline=deadline)
     console().print(findings_table(report.findings))
     console().print(Text(report.conclusion))
     raise typer.Exit(0 if report.ok else 1)
@@ -97,13 +102,19 @@ def play(
     from turnwise.envs.play import play_in_terminal
 
     with one_message():
-        play_in_terminal(env, parse_settings(settings), seed=seed, wrappers=_wrappers(wrap))
+        source = _source(env, settings, wrap, for_reward=False)
+        play_in_terminal(source.name, source.kwargs, seed=seed, wrappers=source.wrappers)
 
 
-def _wrappers(wrap: list[str] | None) -> list[dict[str, Any]]:
-    from turnwise.envs.wrappers.named import read_choice
+def _source(env: str, settings: list[str] | None, wrap: list[str] | None, *, for_reward: bool) -> EnvSource:
+    """How to build it; settings are its arguments, or keys of a recipe's section: `env.kwargs.hops=2 env.rewards=…`."""
+    from turnwise.recipe.loading import read_env
 
-    return [read_choice(parse_settings([f"wrap={choice}"])["wrap"]) for choice in wrap or []]
+    said = parse_settings(settings)
+    keys = said.pop("env", {}) if any(each.startswith("env.") for each in settings or []) else {}
+    wraps = [parse_settings([f"wrap={choice}"])["wrap"] for choice in wrap or []]
+    more = {"kwargs": {**keys.get("kwargs", {}), **said}, "wrappers": [*keys.get("wrappers", []), *wraps]}
+    return read_env({"id": env.removeprefix("env="), **keys, **more}, for_reward=for_reward).source()
 
 
 def algorithms() -> None:

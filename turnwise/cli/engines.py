@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from turnwise.cli.common import one_message, parse_settings
-from turnwise.doorkeeping import address_of, is_loopback, listen
+from turnwise.doorkeeping import address_of, from_elsewhere, is_loopback, listen
 
 app = typer.Typer(no_args_is_help=True, help="Engines in other processes: serve a model, export one for a server.")
 
@@ -110,12 +110,20 @@ def require_serving(host: str, secret: str, advice: str) -> None:
         raise ValueError(f"{host} can be reached from other machines; {advice}")
 
 
-def answer(application: Any, about: str, *, host: str, port: int, at_end: Callable[[], None] = lambda: None) -> None:
-    """Answer until a signal ends the process."""
+def answer(
+    application: Any,
+    about: str,
+    *,
+    host: str,
+    port: int,
+    base: str = "",
+    at_end: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer until a signal ends the process; `base` is where the routes begin, for clients that ask for it."""
     import uvicorn
 
     with listen(host, port) as listener:
-        typer.echo(f"serving {about} at {address_of(listener, host)}")
+        typer.echo(f"serving {about} at {address_of(listener, host)}{base}{from_elsewhere(host)}")
         config = uvicorn.Config(
             application,
             log_level="warning",

@@ -54,9 +54,10 @@ def serve(
     with one_message(), trusting(trust):
         require_serving(host, api_key, f"set {KEY}, here and for the clients")
         changes = _changes(device=device, dtype=dtype)
+        typer.echo(f"loading {printable(model)}{f' of step {step}' if step else ''}", err=True)
         settings = {"name": name, "context": context, "memory_gib": memory_gib, "key": api_key}
         with loaded(model, changes, step=step, engine=parse_settings(options), **settings) as (server, about):
-            answer(server, about, host=host, port=port)
+            answer(server, about, host=host, port=port, base="/v1")
 
 
 def chat(

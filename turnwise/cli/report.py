@@ -15,7 +15,10 @@ from turnwise.untrusted import parse_shallow, printable
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders, such as runs/my-run.")],
-    output: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    output: Annotated[
+        Path | None,
+        typer.Option(help="The HTML file to write; by default RUN/report.html, of several runs report.html."),
+    ] = None,
     comparison: Annotated[
         Path | None, typer.Option(help="A comparison.json of these runs, shown as a separate chapter.")
     ] = None,
@@ -36,7 +39,8 @@ def report(
         found = [*(evals or []), *(file for run in runs for file in sorted((run / "evals").glob("*.json")))]
         saved = _read_evaluations(found) if found else None
         sample = Sample(steps=steps, episodes=episodes)
-        written = write_report(runs, output, comparison=content, evaluations=saved, sample=sample)
+        place = output or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+        written = write_report(runs, place, comparison=content, evaluations=saved, sample=sample)
     typer.echo(f"{written} ({written.stat().st_size / 1e6:.1f} MB); open it in a browser")
 
 
@@ -46,6 +50,8 @@ def compare_evaluations(
 ) -> None:
     """Compare saved evaluations with the first one: side by side, and the differences on equal tasks."""
     with one_message():
+        if repeated := [file for place, file in enumerate(files) if file.resolve() in map(Path.resolve, files[:place])]:
+            raise ValueError(f"{repeated[0]} is named twice, and differs from itself in nothing; name two files")
         chapter = _read_evaluations(files)
     if as_json:
         typer.echo(json.dumps(chapter))

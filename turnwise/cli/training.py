@@ -20,6 +20,7 @@ from turnwise.cli.watching import Watch, watched
 from turnwise.outside import unread
 from turnwise.ranks import ALONE, are_several, is_first, on_first
 from turnwise.trust import outside_names, trusting
+from turnwise.untrusted import printable
 
 if TYPE_CHECKING:
     from turnwise.console.screen import RunConsole
@@ -87,7 +88,8 @@ def sft(
         # A file of chats needs no environment; who names none plays in none.
         said = [each for each in (recipe, *(changes or [])) if each is not None]
         alone = any(each.startswith("sft.chats=") for each in said) and not _names_env(said)
-        chosen = _load(recipe, changes, defaults=("sft={}", *(["eval.episodes=0"] if alone else [])))
+        imitates = [*(changes or []), "stage=imitation"]
+        chosen = _load(recipe, imitates, defaults=("sft={}", *(["eval.episodes=0"] if alone else [])))
         if dry_run:
             _show(chosen)
             return
@@ -153,6 +155,7 @@ def evaluate(
                 f"{model} learned from pairs and was trained in no environment; say where to play, such as "
                 "--env chat/prompts. Its evals.jsonl has what was measured on held-out pairs"
             )
+        from turnwise.evaluate.evaluation import remarks
         from turnwise.recipe.checks import evaluation_doubts
         from turnwise.train.stages import evaluate_model
 
@@ -169,11 +172,14 @@ def evaluate(
             row = evaluate_endpoint(recipe, endpoint, concurrency=concurrency, watch=seen.extend)
         else:
             row = evaluate_model(recipe, weights, watch=seen.extend)
+        for note in remarks(recipe, row, seen):
+            typer.echo(f"note: {printable(note)}", err=True)
         _show_episodes(seen[:show], to_stderr=as_json)
         if save is not None and is_first():
             from turnwise.evaluate.saved import describe_evaluation, save_evaluation
 
             save_evaluation(save, describe_evaluation(recipe, row, seen, label=str(weights), command=sys.argv))
+            typer.echo(f"saved to {save}", err=True)
     if as_json:
         typer.echo(json.dumps(row))
         return

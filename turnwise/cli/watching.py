@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from turnwise.cli.common import one_message
-from turnwise.doorkeeping import is_loopback
+from turnwise.doorkeeping import from_elsewhere, is_loopback
 from turnwise.ranks import is_first
 
 PORT = 8420
@@ -52,7 +52,7 @@ def watch(
         server = _serve(WatchServer, folders, host=host, port=port, token=token)
     with server:
         link = f"{server.address}/?token={token}" if token else server.address
-        typer.echo(f"watching {', '.join(map(str, folders))} at {link}")
+        typer.echo(f"watching {', '.join(map(str, folders))} at {link}{from_elsewhere(host)}")
         if missing := [str(folder) for folder in folders if not folder.exists()]:
             typer.echo(f"{', '.join(missing)} does not exist yet: it is shown once it does", err=True)
         if browser or (browser is None and has_screen()):

@@ -208,7 +208,7 @@ def evaluation_table(evaluations: Mapping[str, Row]) -> Table:
 
 
 def _measures(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Label and metric of what was measured; pass@1 is success itself, and zero faults are not shown."""
+    """Label and metric of what was measured; pass@1 is success itself, and no cuts or no faults are not shown."""
     passes = [name for row in rows for name in row if name.startswith("eval/pass@") and name != "eval/pass@1"]
     pairs = sorted({name for row in rows for name in row if name.startswith("eval/pairs_")})
     ends = ("eval/reward_low", "eval/reward_high")
@@ -217,7 +217,7 @@ def _measures(rows: Sequence[Row]) -> list[tuple[str, str]]:
     names += dict.fromkeys(passes)
     names += ["eval/exploitability", "eval/left_over", "eval/distinct_solutions", *pairs, *_TEXT_MEASURES]
     known = [name for name in names if any(number(row, name) is not None for row in rows)]
-    known += ["eval/faults"] if any(number(row, "eval/faults") for row in rows) else []
+    known += [name for name in ("eval/cut", "eval/faults") if any(number(row, name) for row in rows)]
     return [(name.removeprefix("eval/").replace("_", " "), name) for name in known]
 
 

@@ -29,12 +29,10 @@ def require_place(place: str) -> None:
 def _require_in_file(place: str, file: str, name: str) -> None:
     found = find_file(file)
     if found is None:
-        fix = (
-            "run this where it is"
-            if "/" in file
-            else f"run this where it is, or write {file.removesuffix('.py')}:{name}"
-        )
-        raise ValueError(f"there is no file {file}, which {place} names; {fix}")
+        near = difflib.get_close_matches(Path(file).name, [each.name for each in Path(file).parent.glob("*.py")], n=1)
+        hint = f"did you mean {Path(file).with_name(near[0])}:{name}? Otherwise " if near else ""
+        other = "" if "/" in file else f", or write {file.removesuffix('.py')}:{name}"
+        raise ValueError(f"there is no file {file}, which {place} names; {hint}run this where it is{other}")
     _require_name(found, file, name)
 
 
@@ -42,8 +40,8 @@ def _require_name(file: Path, module: str, name: str) -> None:
     names = set(_top_level_names(_parse(file)))
     if name not in names and not names & {"*", "__getattr__"}:
         close = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {module}:{close[0]}?" if close else f"name a class of {file}"
-        raise ValueError(f"the module {module} has no {name}; {hint}")
+        hint = f"did you mean {module}:{close[0]}?" if close else f"name a class or a function of {file}"
+        raise ValueError(f"{'' if module.endswith('.py') else 'the module '}{module} has no {name}; {hint}")
 
 
 def _find_module(module: str) -> ModuleSpec | None:

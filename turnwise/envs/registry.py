@@ -154,7 +154,7 @@ def make(env_id: str, **kwargs: Any) -> Env:
     """Build the environment named `env_id`; keyword arguments override those of its registration."""
     spec, fields = find(env_id)
     try:
-        factory, arguments = _entry(spec), {**spec.kwargs, **fields, **kwargs}
+        factory, arguments = entry_of(spec), {**spec.kwargs, **fields, **kwargs}
         check_arguments(env_id, factory, arguments)
         env = adapted(factory(**arguments))
         if missing := [name for name in ("reset", "step", "close") if not callable(getattr(env, name, None))]:
@@ -192,14 +192,14 @@ def check(env_id: str, kwargs: Mapping[str, Any]) -> None:
     """ValueError if `make(env_id, **kwargs)` has an unknown id or wrong arguments; builds nothing."""
     spec, fields = find(env_id)
     with suppress(ImportError):  # building it says which extra to install
-        check_arguments(env_id, _entry(spec), {**spec.kwargs, **fields, **kwargs})
+        check_arguments(env_id, entry_of(spec), {**spec.kwargs, **fields, **kwargs})
 
 
 def accepts(env_id: str, argument: str) -> bool:
     """Whether `make(env_id, **{argument: …})` works; ValueError for an unknown id."""
     spec, _ = find(env_id)
     try:
-        parameters = inspect.signature(_entry(spec)).parameters
+        parameters = inspect.signature(entry_of(spec)).parameters
     except (ImportError, ValueError):  # a package is missing, or a function in C has no signature
         return True
     return argument in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
@@ -211,7 +211,8 @@ def is_ours(env_id: str) -> bool:
     return isinstance(entry_point, str) and not is_outside(entry_point) and not is_outside(env_id)
 
 
-def _entry(spec: EnvSpec) -> Callable[..., Env]:
+def entry_of(spec: EnvSpec) -> Callable[..., Env]:
+    """What builds it: a class, or a function; ImportError if it cannot be loaded now."""
     if callable(spec.entry_point):
         return spec.entry_point
     entry = load(spec.entry_point)
@@ -252,7 +253,7 @@ def _unregistered(place: str) -> EnvSpec:
     try:
         if is_agent(load(place)):
             return replace(spec, entry_point=_AGENT_RUN, kwargs={"program": place}, extra="serve")
-        _entry(spec)
+        entry_of(spec)
     except NotImportedError:
         pass  # reported when it is built
     except (ModuleNotFoundError, AttributeError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,14 +90,22 @@ class TaskEnv(Env):
         return copy.deepcopy(list(self.tasks))
 
 
+def require_file(source: str | Path, name: str) -> Path:
+    """The file that the argument `name` gives; ValueError if there is none."""
+    file = Path(source).expanduser()
+    if not file.is_file():
+        close = difflib.get_close_matches(file.name, [each.name for each in file.parent.glob(f"*{file.suffix}")], n=1)
+        hint = f"did you mean {file.with_name(close[0])}? " if close else ""
+        raise ValueError(
+            f"no such file: {file}; {hint}{name}= names a JSONL file with {_FORM} on each line, or is a list"
+        )
+    return file
+
+
 def _key(source: TaskSource, name: str) -> tuple[str, int]:
     """What identifies the rows: a path and when it changed, or the rows as text and -1."""
     if isinstance(source, str | Path):
-        file = Path(source).expanduser()
-        if not file.is_file():
-            raise ValueError(
-                f"no such file: {file}; {name}= names a JSONL file with {_FORM} on each line, or is a list"
-            )
+        file = require_file(source, name)
         return str(file), file.stat().st_mtime_ns
     if not isinstance(source, Sequence):
         raise ValueError(f"{name} is {source!r}; write the path of a JSONL file, or a list of rows such as {_FORM}")

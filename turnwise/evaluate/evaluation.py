@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from statistics import fmean
@@ -20,9 +20,9 @@ from turnwise.recipe.schema import Recipe
 from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.rollout.scheduler import at_seats
 from turnwise.sources.judged import Jury, env_reward, is_paid_by_judge
-from turnwise.sources.rollout_metrics import find_errors
+from turnwise.sources.rollout_metrics import explain_ignored, find_errors, find_ignored
 from turnwise.sources.seeds import HELD_OUT
-from turnwise.types import POLICY, Group, Trajectory, mean_reward_parts, mean_scores
+from turnwise.types import CUTS, POLICY, Group, Trajectory, mean_reward_parts, mean_scores
 from turnwise.words import counted
 
 Seats = Mapping[str, Collection[str] | None]
@@ -135,6 +135,16 @@ def mean_over_policies(recipe: Recipe, summaries: Sequence[Mapping[str, float]])
     return {name: fmean(summary[name] for summary in summaries) for name in common}
 
 
+def remarks(recipe: Recipe, metrics: Mapping[str, float], groups: Sequence[Group]) -> Iterator[str]:
+    """What the numbers of an evaluation do not say."""
+    tasks = len({group.task_id for group in groups})
+    if "eval/tasks" in metrics and tasks < recipe.eval.episodes:
+        there = counted(tasks, "held-out task")
+        yield f"eval.episodes is {recipe.eval.episodes}, and there is no more than {there}; each was played once"
+    if ignored := find_ignored(groups):
+        yield explain_ignored(ignored)
+
+
 def summarize(groups: Sequence[Group], *, tries: int = 1, measures: Collection[str] = ()) -> dict[str, float]:
     """The episodes of an evaluation as `eval/…` metrics, omitting those without data.
 
@@ -204,6 +214,7 @@ def _conduct(sound: list[Trajectory]) -> dict[str, float]:
     metrics = {
         "eval/turns": len(turns) / len(sound),
         "eval/tokens": sum(len(turn.sampled_ids) for turn in turns) / len(sound),
+        "eval/cut": sum(each.stop in CUTS for each in sound) / len(sound),
     }
     if turns:
         metrics["eval/valid"] = sum(turn.valid for turn in turns) / len(turns)

@@ -14,7 +14,7 @@ from typing import Any
 
 from turnwise import __version__
 from turnwise.evaluate.comparison import Estimate
-from turnwise.evaluate.statistics import paired_difference
+from turnwise.evaluate.statistics import cautious_difference
 from turnwise.recipe.schema import Recipe
 from turnwise.runs.disk import write_whole
 from turnwise.runs.journal import plain
@@ -131,8 +131,11 @@ def difference(first: SavedEvaluation, other: SavedEvaluation) -> Difference | N
     common = sorted(before.keys() & after.keys()) if first.env == other.env else []
     if not common:
         return None
+    rewards = [outcome["reward"] for each in (before, after) for outcome in each.values()]
+    spans = {"success": 1.0, "reward": max(rewards) - min(rewards)}
     estimates = {
-        name: _paired([after[key][name] for key in common], [before[key][name] for key in common]) for name in _MEASURES
+        name: _paired([after[key][name] for key in common], [before[key][name] for key in common], spans[name])
+        for name in _MEASURES
     }
     changes = [after[key]["success"] - before[key]["success"] for key in common]
     return Difference(
@@ -156,11 +159,12 @@ def unlike(first: SavedEvaluation, other: SavedEvaluation) -> str:
     return f"{first.label} and {other.label} differ in {', '.join(settings)}" if settings else ""
 
 
-def _paired(after: list[float], before: list[float]) -> Estimate:
+def _paired(after: list[float], before: list[float], span: float) -> Estimate:
+    """Without an interval where one task, or rewards that are all the same, tell nothing of the spread."""
     value = fmean(after) - fmean(before)
-    if len(after) < 2:
+    if len(after) < 2 or span == 0:
         return Estimate(value=value)
-    low, high = paired_difference(after, before)
+    low, high = cautious_difference(after, before, span=span)
     return Estimate(value=value, low=low, high=high)
 
 

@@ -31,7 +31,10 @@ def evaluations_chapter(evaluations: Mapping[str, SavedEvaluation]) -> dict[str,
     notes = [note for other in each[1:] if (note := unlike(each[0], other))]
     notes += [f"{name} has no task in common with {names[0]}." for name, found in others.items() if found is None]
     return {
-        "sentences": ["Intervals are 95 %, over tasks. Differences are paired: on the tasks that both played."],
+        "sentences": [
+            "Intervals are 95 %, over tasks. Differences are paired: on the tasks that both played. Theirs count two "
+            "more tasks that nobody saw, one as much better and one as much worse as can be: few tasks stay uncertain."
+        ],
         "notes": notes,
         "intervals": [
             {

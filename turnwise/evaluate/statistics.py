@@ -84,6 +84,21 @@ def paired_difference(first: ArrayLike, second: ArrayLike, *, confidence: float 
     return mean_interval(one - other, confidence=confidence)
 
 
+def cautious_difference(first: ArrayLike, second: ArrayLike, *, span: float, confidence: float = 0.95) -> Interval:
+    """Interval of the mean of `first - second`, paired by task, that keeps a width where all differences are equal.
+
+    Two differences that nobody saw join the n that were, +span and -span, the largest that are possible:
+    m ± t · s / √(n + 2), with mean m and deviation s of all n + 2 and Student's t of n - 1 degrees of freedom. For
+    successes that is the interval of Bonett and Price (2012), with t in place of the normal quantile. It stays
+    within ±span.
+    """
+    seen = _sample(first, at_least=2) - _sample(second, at_least=2)
+    values = np.concatenate([seen, [span, -span]])
+    half = values.std() / sqrt(len(values)) * student_t_quantile((1 + confidence) / 2, len(seen) - 1)
+    low, high = np.clip([values.mean() - half, values.mean() + half], -span, span)
+    return Interval(float(min(low, seen.mean())), float(max(high, seen.mean())))
+
+
 def wilson_interval(
     *, trials: float, successes: int | None = None, rate: float | None = None, confidence: float = 0.95
 ) -> Interval:

@@ -134,13 +134,14 @@ class AgentRun(Env):
 
     def _show(self, call: ModelCall) -> tuple[str, Info]:
         self._call = call
-        return observation_of(call.asked), {"call": call, "state_key": _state_key(call.asked)}
+        return observation_of(call.asked), {"call": call, "state_key": _state_key(call.asked), **self._ignored()}
+
+    def _ignored(self) -> Info:
+        return {"ignored": dict(self._session.ignored)} if self._session is not None and self._session.ignored else {}
 
     def _finish(self, ended: Ended, *, valid: bool) -> Step:
         assert self._session is not None
-        info: Info = {"valid": valid, "retried_calls": self._session.retries}
-        if self._session.ignored:
-            info["ignored"] = dict(self._session.ignored)
+        info: Info = {"valid": valid, "retried_calls": self._session.retries, **self._ignored()}
         if ended.error is not None:
             if self._crash_reward is None:
                 raise _crash(ended.error)
@@ -150,7 +151,7 @@ class AgentRun(Env):
         info |= {} if outcome.success is None else {"success": outcome.success}
         info |= {} if outcome.parts is None else {"reward_parts": dict(outcome.parts)}
         info |= {} if outcome.scores is None else {"scores": dict(outcome.scores)}
-        return f"reward {outcome.reward:g}", outcome.reward, True, False, info
+        return "", outcome.reward, True, False, info
 
 
 def observation_of(asked: Asked) -> str:

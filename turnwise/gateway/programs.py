@@ -14,15 +14,19 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import isawaitable
+from math import isclose
 from numbers import Real
 from typing import Any, BinaryIO
 
 from turnwise.envs.faults import EpisodeError
 from turnwise.gateway.agent_session import Ended
+from turnwise.keeper import GROUPS
 
 Tell = Callable[[Ended], None]
 _TAIL_BYTES = 64_000
 _SHOWN = 400
+_ROUNDING = 1e-3
+"""How far the parts of a reward may be from it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +99,7 @@ class RunningCommand:
             )
         except OSError as error:
             raise EpisodeError(f"cannot start {self._name}: {error}") from error
+        GROUPS.add(self._process.pid)
         threading.Thread(target=self._run, name="turnwise-agent", daemon=True).start()
 
     def stop(self) -> None:
@@ -110,6 +115,7 @@ class RunningCommand:
         status = self._process.wait()
         with self._lock:
             self._reaped = True
+        GROUPS.remove(self._process.pid)
         with self._output, self._errors:
             printed, complaints = _tail(self._output), _tail(self._errors)
         if status != 0:
@@ -168,11 +174,12 @@ class ProgramOutcome:
         if isinstance(reward, Real) and isinstance(success, bool | int | None):
             with suppress(TypeError):
                 parts, scores = (_numbers(row.get(key)) for key in ("parts", "scores"))
+                _require_sum(parts, float(reward))
                 won = None if success is None else bool(success)
                 return cls(reward=float(reward), success=won, parts=parts, scores=scores)
         raise EpisodeError(
             f"the program ended with {_short(value)}; return the reward as a number, or "
-            '{"reward": 1.0, "success": True, "parts": {"format": 0.2}}'
+            '{"reward": 1.0, "success": True, "parts": {"right": 0.8, "format": 0.2}}'
         )
 
 
@@ -183,6 +190,17 @@ def _numbers(table: Any) -> dict[str, float] | None:
     if not isinstance(table, Mapping) or not all(isinstance(each, Real) for each in table.values()):
         raise TypeError("not numbers by name")
     return {str(name): float(each) for name, each in table.items()}
+
+
+def _require_sum(parts: Mapping[str, float] | None, reward: float) -> None:
+    if parts is None:
+        return
+    total = sum(parts.values())
+    if not isclose(total, reward, rel_tol=_ROUNDING, abs_tol=_ROUNDING):
+        raise EpisodeError(
+            f"the program's parts add up to {total:g}, and its reward is {reward:g}; "
+            "return parts that add up to the reward, each with its weight in it"
+        )
 
 
 def _short(value: Any) -> str:

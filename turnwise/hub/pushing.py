@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.hub.model_card import write_card
-from turnwise.runs.checkpoints import ADAPTER, JOURNALS, MANIFEST, Checkpoints, policy_folder
+from turnwise.runs.checkpoints import ADAPTER, JOURNALS, MANIFEST, Checkpoints, policy_folder, step_of
 from turnwise.runs.reading import RunData, read_whole_run
 
 CARD = "README.md"
@@ -61,7 +61,7 @@ def prepare(
         its_base, files = _adapter_files(folder, base)
     elif base is not None:
         its_base = base
-    number = int(checkpoint.name.removeprefix("step_"))
+    number = step_of(checkpoint)
     card = write_card(
         data, repo=repo, step=number, adapter=adapter, base=its_base, base_on_hub=base is not None or _on_hub(its_base)
     )

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from turnwise.batch import Scores, TokenBatch
 from turnwise.exactness import own_memory
@@ -30,6 +29,7 @@ from turnwise.policy.text_loading import (
     Train,
     check_packing,
     choose_trainable,
+    fuse_layers,
     head_of,
     load_model,
     remove_dropout,
@@ -76,7 +76,7 @@ class TextPolicy:
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})
         if compile_layers:
-            _compile_layers(model)
+            fuse_layers(model)
 
     @classmethod
     def load(
@@ -343,9 +343,3 @@ class Reference:
 
 def _put(batch: TokenBatch, token_M: Tensor, values_M: Tensor) -> Tensor:
     return values_M.new_zeros(batch.tokens).index_copy(0, token_M, values_M)
-
-
-def _compile_layers(model: nn.Module) -> None:
-    for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            module.compile(dynamic=True)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
@@ -97,6 +98,13 @@ def choose_trainable(model: PreTrainedModel, train: Train | None, *, has_adapter
         parameter.requires_grad_(_is_chosen(name, train))
     if not isinstance(train, str):
         _require_matches(model, train)
+
+
+def fuse_layers(model: nn.Module) -> None:
+    """Compile each layer by itself."""
+    for module in model.modules():
+        if isinstance(module, GradientCheckpointingLayer):
+            module.compile(dynamic=True)
 
 
 def remove_dropout(model: nn.Module) -> None:

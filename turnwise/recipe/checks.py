@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from turnwise.algorithm import Algorithm, Need, Part, Trait, resolve
 from turnwise.algorithm.parts import function_of
-from turnwise.envs.registry import check, find, is_place
+from turnwise.envs.registry import check, find
 from turnwise.envs.wrappers.named import check_wrappers
 from turnwise.envs.wrappers.reward_functions import check_rewards
 from turnwise.guard.guard import Guard
@@ -35,15 +35,6 @@ def explain_mistakes(error: ValidationError, layers: list[Layer]) -> str:
     return "\n".join(_readable(item, layers) for item in error.errors())
 
 
-def check_env_name(env_id: str, key: str = "env") -> None:
-    """Reject an unknown environment; the user's own is looked up when it is built."""
-    try:
-        find(env_id)
-    except ValueError as error:
-        if not (is_place(env_id) and isinstance(error.__cause__, ImportError | AttributeError)):
-            raise ValueError(f"{key}.id: {error}") from None
-
-
 def check_together(recipe: Recipe) -> None:
     """Check keys that are wrong only in combination and need no model to check."""
     from turnwise.sources.checking import check_source  # here, because it imports torch
@@ -61,7 +52,6 @@ def check_together(recipe: Recipe) -> None:
     check_source(recipe)
     _check_env(recipe.env, evaluated=recipe.eval.episodes > 0 and recipe.eval.env is None)
     if recipe.eval.env is not None:
-        check_env_name(recipe.eval.env.id, "eval.env")
         _check_env(recipe.eval.env, evaluated=True, key="eval.env")
         if recipe.judge is not None and len(trained_policies(recipe)) > 1:
             raise ValueError("a judge compares each answer with that of one first policy; leave eval.env or judge out")

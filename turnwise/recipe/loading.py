@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from turnwise.algorithm import Algorithm, find_algorithm, preset
 from turnwise.envs.registry import accepts
 from turnwise.policy.models import is_small
-from turnwise.recipe.checks import check_env_name, check_keys, check_together, explain_mistakes
+from turnwise.recipe.checks import check_keys, check_together, explain_mistakes
+from turnwise.recipe.first_checks import check_envs, check_pay
 from turnwise.recipe.ingredients import SourceChoice
 from turnwise.recipe.layers import Layer, join, read_layers
 from turnwise.recipe.schema import EnvChoice, ModelChoice, Recipe
@@ -41,7 +42,12 @@ def load_recipe(source: str | Path | None, overrides: Mapping[str, Any] | None =
         require_trust(Path(source), [layer.choices for layer in layers if layer.file is not None])
     for layer in layers:
         check_keys(layer)
-    check_env_name(_text(join(layers), "env", "id", EnvChoice().id))  # before the algorithm, which imports torch
+    # A recorded run found all that it names when it began; to look at it, that need not be there.
+    recorded = source is not None and (Path(source).parent / META).is_file()
+    plays = not recorded or not layers[-1].choices.keys().isdisjoint(("env", "eval"))
+    check_envs(join(layers), files=plays)
+    if plays:
+        check_pay(join(layers))
     algorithm = _algorithm(layers)
     try:
         recipe = Recipe.model_validate(_written_out(join([_dependent_defaults(join(layers)), *layers]), algorithm))
@@ -52,6 +58,19 @@ def load_recipe(source: str | Path | None, overrides: Mapping[str, Any] | None =
         recipe = recipe.model_copy(update={"stage": "preference"})
     check_together(recipe)
     return recipe
+
+
+def read_env(choices: Mapping[str, Any], *, for_reward: bool) -> EnvChoice:
+    """The section `env` of a recipe alone, with the same messages."""
+    layer = Layer(choices={"env": dict(choices)})
+    check_keys(layer)
+    check_envs(layer.choices, files=True)
+    if for_reward:
+        check_pay(layer.choices)
+    try:
+        return EnvChoice.model_validate(choices)
+    except ValidationError as error:
+        raise ValueError(explain_mistakes(error, [layer])) from None
 
 
 def _written_out(choices: Mapping[str, Any], algorithm: Algorithm) -> dict[str, Any]:

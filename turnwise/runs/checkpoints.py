@@ -125,7 +125,7 @@ def find_fault(checkpoint: Path, *, only: str | None = None) -> str:
     """What is wrong with a checkpoint, or only with one of its files; empty if every byte is as written."""
     try:
         manifest = _read_mapping(checkpoint / MANIFEST)
-        if manifest["step"] != int(checkpoint.name.removeprefix("step_")):
+        if manifest["step"] != step_of(checkpoint):
             return f"its manifest belongs to step {manifest['step']}"
         if not manifest["files"]:
             return f"{MANIFEST} lists no files"
@@ -149,6 +149,11 @@ def find_fault(checkpoint: Path, *, only: str | None = None) -> str:
 def is_checkpoint(folder: Path) -> bool:
     """Whether a folder is a checkpoint inside its run; a copy elsewhere is a model like any other."""
     return folder.parent.name == FOLDER and (folder / MANIFEST).is_file()
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step after which it was written."""
+    return int(checkpoint.name.removeprefix("step_"))
 
 
 def policy_folder(checkpoint: Path, policy: str) -> Path:

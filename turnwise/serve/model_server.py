@@ -136,7 +136,10 @@ class ModelServer:
         if asked.unmet:
             raise RefusedError(400, f"{', '.join(asked.unmet)}: not supported here; leave it out", "unsupported")
         if asked.tool_choice not in ("auto", "none"):
-            text = "the model decides whether to call a tool; use tool_choice auto or none"
+            text = (
+                f"tool_choice is {asked.tool_choice[:100]!r}, and nothing here can make the model call a tool: send "
+                "auto and ask for the call in a message, or none"
+            )
             raise RefusedError(400, text, "unsupported")
         return asked
 

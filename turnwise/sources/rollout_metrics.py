@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from turnwise.ops.filters import equal_returns
 from turnwise.sources.judged import env_reward, is_paid_by_judge
@@ -50,6 +51,18 @@ def find_traceback(groups: Sequence[Group]) -> str:
     """The stack trace of the last episode that failed; empty where nothing was raised."""
     failed = [each for group in groups for each in group.trajectories if each.stop.is_failure]
     return str(failed[-1].info.get("traceback", "")) if failed else ""
+
+
+def find_ignored(groups: Sequence[Group]) -> dict[str, Any]:
+    """What programs behind the gateway asked for and did not get, such as a temperature."""
+    found = [each.info.get("ignored") for group in groups for each in group.trajectories]
+    return {str(name): value for table in found if isinstance(table, Mapping) for name, value in table.items()}
+
+
+def explain_ignored(ignored: Mapping[str, Any]) -> str:
+    """The same in one line."""
+    asked = ", ".join(name if value is True else f"{name}={value}" for name, value in ignored.items())
+    return f"the program's calls ask for {asked}; that is ignored, because sampling is the recipe's (docs/gateway.md)"
 
 
 def explain_failure(env: str, failures: int, last_error: str) -> str:

@@ -145,10 +145,11 @@ def _require_sound(env: EnvChoice, recipe: Recipe, *, also_held_out: bool, note:
         source.check()
     if find(env.id)[0].runs_program and make(env.id, **sources[0].kwargs).execution == "loop":
         return  # a program may do anything with what the doctor says to it; `turnwise check-env` runs it when asked
-    for source in sources if env.check else ():
+    different = [source for place, source in enumerate(sources) if source not in sources[:place]]
+    waiting = [each for each in different if env.check and not was_sound(env.id, each.kwargs, each.wrappers)]
+    tell = None if note is None or not waiting else _telling(note, env.id, seconds=_DOCTOR_SECONDS * len(waiting))
+    for source in waiting:
         kwargs, wrappers = source.kwargs, source.wrappers
-        if was_sound(env.id, kwargs, wrappers):
-            continue
         report = check_env(
             env.id,
             kwargs=kwargs,
@@ -156,7 +157,7 @@ def _require_sound(env: EnvChoice, recipe: Recipe, *, also_held_out: bool, note:
             seeds=_DOCTOR_SEEDS,
             deadline=recipe.rollout.step_seconds,
             seconds=_DOCTOR_SECONDS,
-            progress=None if note is None else _telling(note, env.id),
+            progress=tell,
         )
         remember(report, kwargs, wrappers)
         hurried = [finding.text for finding in report.findings if finding.check == "time"]
@@ -182,10 +183,10 @@ def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _telling(note: Callable[[str], None], env_id: str) -> Callable[[str], None]:
+def _telling(note: Callable[[str], None], env_id: str, *, seconds: float) -> Callable[[str], None]:
     """Report that a check starts, and which check is running once it takes long enough to notice."""
     started = time.monotonic()
-    note(f"env doctor: checking {env_id} for about {_DOCTOR_SECONDS:g} s at most (env.check=false skips it)")
+    note(f"env doctor: checking {env_id} for about {seconds:g} s at most (env.check=false skips it)")
 
     def tell(check: str) -> None:
         if (passed := time.monotonic() - started) > _NOTICED:

@@ -24,13 +24,14 @@ from turnwise.recipe.checks import find_doubts
 from turnwise.recipe.loading import differences, load_recipe
 from turnwise.recipe.schema import Recipe, Train
 from turnwise.recipe.seating import recipe_of, seats_of, trained_policies
-from turnwise.runs.checkpoints import policy_folder
+from turnwise.runs.checkpoints import policy_folder, step_of
 from turnwise.runs.folder import JOURNALS, RunFolder
 from turnwise.runs.settings import CONFIG, META
 from turnwise.sources.imitation import Imitation, sft_recipe
 from turnwise.sources.player import Playing
 from turnwise.torch_ranks import TorchRanks, join
 from turnwise.train.casting import make_cast, make_player, require_seats
+from turnwise.train.resuming import require_more_steps, require_same_run
 from turnwise.train.setup import (
     choose_device,
     circumstances,
@@ -53,14 +54,9 @@ from turnwise.train.text_strategy import measure_all
 from turnwise.train.trainer import Trainer
 from turnwise.trust import sign, why_unsigned
 from turnwise.types import POLICY, Group
-from turnwise.words import counted
 
 SFT = "sft"
 """The imitation stage's folder inside a run folder."""
-FIXED = ("seed", "model", "env", "algorithm", "sft", "source", "judge", "policies", "seats", "exchange", "in_turn")
-"""Settings that define a run: changing them makes another run."""
-_REACHED = frozenset(f"judge.{name}" for name in ("url", "seconds", "retries", "concurrency"))
-"""How a judge is reached, not what it says: a server may have moved or become slower."""
 
 
 def train(recipe: Recipe, folder: str | Path, *, console: RunConsole | None = None) -> dict[str, Any]:
@@ -112,8 +108,8 @@ def resume(
         before, recipe = (load_recipe(folder / CONFIG, changes) for changes in (None, overrides))
         if ranks.rank == 0:
             sign(folder / CONFIG, (folder / CONFIG).read_bytes(), run.config)  # resuming makes it this user's run
-        _require_same_run(before, recipe)
-        _require_more_steps(run, before, recipe)
+        require_same_run(before, recipe)
+        require_more_steps(run, before, recipe)
         now = circumstances(choose_device(recipe), ranks=ranks.size)
         # An environment that is gone must not cost the old recipe.
         if plays_at_all(recipe):
@@ -220,7 +216,7 @@ def _imitate(
     """Start the imitation stage, or continue it where its folder has a checkpoint."""
     with _claimed(run, ranks):
         checkpoint = _newest(run, ranks)
-        done = 0 if checkpoint is None else _step_of(checkpoint)
+        done = 0 if checkpoint is None else step_of(checkpoint)
         console.started(stage, run.path, _caveats(stage, run, checkpoint), done=done)
         with _meeting(ranks):
             return Trainer(
@@ -249,7 +245,7 @@ def _reinforce(
     """Start or continue the reinforcement stage."""
     checkpoint = _newest(run, ranks)
     policies = policies or _load_stage(recipe, run, checkpoint, ranks)
-    done = 0 if checkpoint is None else _step_of(checkpoint)
+    done = 0 if checkpoint is None else step_of(checkpoint)
     warnings = [*_doubts(recipe, policies), *_caveats(recipe, run, checkpoint)]
     console.started(recipe, run.path, warnings, done=done)
     with _meeting(ranks):
@@ -315,7 +311,7 @@ def _caveats(recipe: Recipe, run: RunFolder, checkpoint: Path | None) -> list[st
         return []
     stopped = [policy["guard"]["stopped"] for policy in read_state(checkpoint)["policies"].values()]
     before = Train.model_validate(run.config["train"])
-    jump = None if recipe.policies else find_jump(_step_of(checkpoint) + 1, before, recipe.train)
+    jump = None if recipe.policies else find_jump(step_of(checkpoint) + 1, before, recipe.train)
     return [f"the guard stopped this run, {why}" for why in stopped if why] + ([jump] if jump else [])
 
 
@@ -330,29 +326,4 @@ def _is_finished(stage: Path) -> bool:
     with run.claim():
         pass  # nobody else will: a kill may have left something to remove
     checkpoint = run.checkpoints.latest()
-    return checkpoint is not None and _step_of(checkpoint) == run.config["train"]["steps"]
-
-
-def _require_same_run(before: Recipe, after: Recipe) -> None:
-    for change in differences(before, after):
-        key = change.partition(":")[0]
-        if (key.partition(".")[0] in FIXED and key not in _REACHED) or key in ("train.critic", "train.critic_from"):
-            command = "sft" if before.stage == "imitation" else "train"
-            raise ValueError(f"{key} cannot change in the middle of a run; start a new one with `turnwise {command}`")
-
-
-def _require_more_steps(run: RunFolder, before: Recipe, after: Recipe) -> None:
-    if before.train.steps == after.train.steps:
-        return
-    if before.stage == "imitation":
-        raise ValueError("the steps of imitation follow from sft.demonstrations, sft.batch and sft.epochs")
-    checkpoint = run.checkpoints.latest()
-    done = 0 if checkpoint is None else _step_of(checkpoint)
-    if after.train.steps < done:
-        raise ValueError(
-            f"{run.path} has done {counted(done, 'step')} already; train.steps={after.train.steps} must be more"
-        )
-
-
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.removeprefix("step_"))
+    return checkpoint is not None and step_of(checkpoint) == run.config["train"]["steps"]

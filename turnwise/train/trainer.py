@@ -29,7 +29,7 @@ from turnwise.runs.loggers import Loggers
 from turnwise.sources.imitation import Imitation
 from turnwise.sources.judged import Jury
 from turnwise.sources.making import make_source
-from turnwise.sources.rollout_metrics import find_traceback
+from turnwise.sources.rollout_metrics import explain_ignored, find_ignored, find_traceback
 from turnwise.sources.source import Source
 from turnwise.train.casting import make_cast, make_player
 from turnwise.train.exchange import Exchange
@@ -146,6 +146,7 @@ class Trainer:
         if self._writes:
             self._write(row, lessons, groups)
         self.loggers.row(row)
+        self._tell_ignored(groups)
         self._count_faults(groups, share=lessons[0].played["rollout/faults"])
         self.console.step(row, guard="no sound episode" if self.progress.faults.lost else guard_states(self.trainees))
 
@@ -160,6 +161,13 @@ class Trainer:
         every = self.recipe.log.rollouts
         if every and step % every == 0:
             write_groups(self.run_folder.rollouts_file(step), groups)
+
+    def _tell_ignored(self, groups: list[Group]) -> None:
+        """Say once what the calls of a program ask for in vain."""
+        if (ignored := find_ignored(groups)) and "ignored" not in self._told:
+            self._told.add("ignored")
+            self._event("ignored", text=explain_ignored(ignored))
+            self.console.note(explain_ignored(ignored))
 
     def _count_faults(self, groups: list[Group], *, share: float) -> None:
         faults = self.progress.faults

@@ -1,7 +1,9 @@
 import asyncio
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from turnwise.envs import make
 from turnwise.envs.check import check_env
 from turnwise.envs.faults import EpisodeError
 
-pytest.importorskip("websockets", reason="needs turnwise[openenv]")
+openenv: Any = pytest.importorskip(
+    "turnwise.envs.adapters.openenv", reason="needs turnwise[openenv]", exc_type=ImportError
+)
 
 needs_openenv = pytest.mark.skipif(find_spec("openenv") is None, reason="needs a real server: pip install openenv")
 SERVER = Path(__file__).parent / "openenv_server.py"
@@ -109,6 +113,27 @@ def test_a_server_that_is_full_names_both_ways_out():
         pytest.raises(EpisodeError, match=r"max_concurrent_envs or lower rollout\.concurrency"),
     ):
         asyncio.run(main(address))
+
+
+def test_the_schema_is_asked_for_without_a_proxy(monkeypatch):
+    class Schema(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"action": {"properties": {"text": {"type": "string"}}}}')
+
+        def log_message(self, *_):
+            pass
+
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody listens
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with HTTPServer(("127.0.0.1", 0), Schema) as server:
+        answering = threading.Thread(target=server.handle_request)
+        answering.start()
+        assert openenv._only_text_field(f"127.0.0.1:{server.server_port}", False) == "text"
+        answering.join(60)
 
 
 def test_no_server_is_one_clear_message():

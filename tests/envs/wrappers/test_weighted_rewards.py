@@ -183,6 +183,16 @@ def test_an_episode_that_a_limit_cuts_is_paid_too():
     assert "pays_cuts" not in by_tokens.info
 
 
+def test_half_an_answer_is_never_a_success_and_a_function_may_know():
+    half = FunctionAgent(lambda view: Action(text="end", stop=StopReason.MAX_TOKENS))
+    for options in ({"success": 1}, {}):
+        (whole,) = play([choice("told", **options)], saying("end"))
+        (cut,) = play([choice("told", **options)], half)
+        assert (whole.success, cut.success) == (True, False)
+        assert (cut.reward, SEEN[-1]["cut"], SEEN[-2]["cut"]) == (2.0, True, False)
+    assert summarize([Group(id="a", trajectories=[cut]), Group(id="b", trajectories=[whole])])["eval/cut"] == 0.5
+
+
 def test_parts_are_metrics_that_add_up_and_stay_in_the_ledger(tmp_path: Path):
     functions = [choice("short", weight=0.1), choice("seldom")]
     agents = [saying("end"), saying("go", "go", "end"), saying("go", "go", "go")]
@@ -244,7 +254,7 @@ def test_a_weight_without_a_reward_is_refused():
     [
         (["exakt"], "env.rewards: unknown reward 'exakt'; did you mean exact"),
         (["os:system"], "env.rewards: os:system is not a function"),
-        (["nowhere.py:right"], "env.rewards: nowhere.py:right does not load: there is no file nowhere.py"),
+        (["nowhere.py:right"], "there is no file nowhere.py, which nowhere.py:right names"),
         ([f"{HERE}asks"], r"asks asks for 'secret'; a reward may ask for task, messages, answer"),
         (["exact", {"function": "f1", "name": "exact"}], "two rewards are named 'exact'; give one of them another"),
         ([{"function": "exact", "name": "judge"}], "a reward is named 'judge', which is taken"),
@@ -260,7 +270,7 @@ def test_mistakes_in_a_recipe_are_named_with_their_fix(rewards, message):
 
 def test_a_misspelt_function_of_a_file_is_corrected(tmp_path):
     (tmp_path / "mine.py").write_text("def right(answer):\n    return 1.0\n")
-    with pytest.raises(ValueError, match=r"mine\.py has no attribute 'rihgt'; did you mean right\?"):
+    with pytest.raises(ValueError, match=r"mine\.py has no rihgt; did you mean .*mine\.py:right\?"):
         load_recipe(None, {"env": {"id": f"{HERE}Echo", "rewards": [f"{tmp_path / 'mine.py'}:rihgt"]}})
 
 
@@ -296,6 +306,7 @@ def test_own_tasks_need_no_environment_and_each_held_out_row_is_played_once():
 
 def test_a_prompt_with_fields_says_what_a_row_lacks():
     env = {"id": "tasks/own", "kwargs": {"tasks": [{"text": "a"}, {"text": "b"}], "prompt": "Translate: {text}"}}
+    env["rewards"] = ["exact"]
     built: Any = load_recipe(None, {"env": env}).env.source().build()
     assert built.reset(seed=0)[0] in ("Translate: a", "Translate: b")
     for prompt, message in [("{word}", "the prompt shows {word}, which a task does not have"), (None, "no prompt or")]:

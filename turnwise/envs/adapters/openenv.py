@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
@@ -139,7 +139,9 @@ class _InvalidActionError(Exception):
 def _schema(address: str, secure: bool) -> dict[str, Any]:
     """The fields of an action; read once."""
     try:
-        with urlopen(f"{'https' if secure else 'http'}://{address}/schema", timeout=_SCHEMA_SECONDS) as answer:
+        # Directly, as its WebSocket: a proxy of the environment's variables does not know this machine's addresses.
+        ask = build_opener(ProxyHandler({})).open
+        with ask(f"{'https' if secure else 'http'}://{address}/schema", timeout=_SCHEMA_SECONDS) as answer:
             schema = json.loads(answer.read(_MOST_BYTES))["action"]
         return {name: field for name, field in schema["properties"].items() if name != "metadata"}
     except (URLError, OSError, ValueError, LookupError, TypeError) as error:

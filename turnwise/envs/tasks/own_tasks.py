@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 from turnwise.envs.base import Step
 from turnwise.envs.task_lists import HeldOutTasks, Row, TaskEnv, TaskSource
@@ -18,6 +18,8 @@ class OwnTasks(TaskEnv):
     The question is the row's `prompt` or `question`, or `prompt` here with fields of the row: `"Translate: {text}"`. It
     pays nothing by itself: `env.rewards` in the recipe, or a judge, does.
     """
+
+    reward_range: ClassVar[tuple[float, float]] = (0.0, 0.0)
 
     def __init__(
         self, *, tasks: TaskSource, prompt: str | None = None, held_out: HeldOutTasks = 0.1, split: str = "train"

@@ -23,7 +23,8 @@ class Rewards(Wrapper):
 
     The environment's own reward counts once unless `{"function": "environment", "weight": …}` says otherwise. The parts
     stay visible in `info["reward_parts"]`; what a function with another weight than 1 gave is in `info["scores"]`.
-    Functions of the episode are asked at its end, also where a limit cuts it (`cut`).
+    Functions of the episode are asked at its end, also where a limit cuts it (`cut`). Half an answer, which a limit of
+    tokens or context cut, never succeeds.
     """
 
     shared: ClassVar[frozenset[str]] = Wrapper.shared | {"functions"}
@@ -69,7 +70,8 @@ class Rewards(Wrapper):
 
     def cut(self, action: str) -> Step | Awaitable[Step]:
         """A limit ends the episode: what that earns. `action` is the turn that was cut, or empty."""
-        return self._pay(action, ("", 0.0, False, True, {}), cut=True)
+        paid = self._pay(action, ("", 0.0, False, True, {}), cut=True)
+        return then(paid, _unsolved) if action else paid
 
     def _of_the_seat(self, step: Step) -> Step:
         """The step with the reward that counts: a table of rewards by seat takes precedence over the step's own."""
@@ -145,3 +147,7 @@ class Rewards(Wrapper):
         if judges := [each for each in self.functions if each.success is not None]:
             verdict["success"] = all(said.get(each.name, -float("inf")) >= (each.success or 0.0) for each in judges)
         return verdict
+
+
+def _unsolved(step: Step) -> Step:
+    return *step[:4], {**step[4], "success": False}
