@@ -61,6 +61,15 @@ def test_all_arms_start_from_the_one_imitation_of_their_seed(study):
     assert len(starts) == 1
 
 
+def test_the_rate_of_several_policies_is_found_under_their_names(study, tmp_path):
+    copied = Study(study.claim, "cpu", shutil.copytree(study.output, tmp_path / "output"))
+    for run in copied.runs:
+        metrics = run.folder(copied.output) / "metrics.jsonl"
+        metrics.write_text(metrics.read_text().replace('"train/learning_rate"', '"pioneer/train/learning_rate"'))
+    rates = [[row["applied_rate"] for row in each.results()] for each in (study, copied)]
+    assert rates[0] == rates[1] != [None] * len(rates[0])
+
+
 def test_the_matched_control_learns_at_the_rate_that_the_method_really_had(study):
     scale = mean_scale(folder_of(study, "st-ppo"))
     assert 0 < scale < 1

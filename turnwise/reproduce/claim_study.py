@@ -187,7 +187,8 @@ def _row(run: StudyRun, folder: Path) -> dict[str, Any]:
     result = asdict(read_result(folder))
     journals = read_whole_run(folder)
     curve = [[row["step"], row["eval/success"]] for row in journals.evals if row.get("eval/success") is not None]
-    rate = [row["train/learning_rate"] for row in journals.metrics if "train/learning_rate" in row]
+    # With several policies each has its own, under its name.
+    rate = [row[name] for row in journals.metrics for name in row if name.endswith("train/learning_rate")]
     del result["folder"]
     return {
         **asdict(run.cell),

@@ -122,7 +122,7 @@ def test_the_schema_is_asked_for_without_a_proxy(monkeypatch):
             self.end_headers()
             self.wfile.write(b'{"action": {"properties": {"text": {"type": "string"}}}}')
 
-        def log_message(self, *_):
+        def log_message(self, format, *args):
             pass
 
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
