@@ -354,10 +354,21 @@ def defect_of(played: Played) -> str:
         check_ledger(trajectory, played.renderer)
     except ValueError as error:
         return str(error)
-    drops_reasoning = "</think>" in (played.renderer._template)
-    if sequences > played.program.openings and not drops_reasoning:
-        return f"{sequences} sequences, where {played.program.openings} are enough"
-    return ""
+    enough = played.program.openings + _retold(trajectory) * ("</think>" in played.renderer._template)
+    return f"{sequences} sequences, where {enough} are enough" if sequences > enough else ""
+
+
+def _retold(trajectory: Trajectory) -> int:
+    """How many calls follow words that the program put into the model's mouth.
+
+    A template that drops reasoning may trim these words when the next message comes, and no sampled token is in their
+    place: such a call opens a sequence.
+    """
+    retold = set[int]()
+    for call in sorted((turn.call for turn in trajectory.turns if turn.call), key=lambda call: call["number"]):
+        if call["after"] in retold or any(message["role"] == "assistant" for message in call["messages"]):
+            retold.add(call["number"])
+    return len(retold)
 
 
 def trained_tokens(trajectory: Trajectory) -> tuple[Counter[tuple[tuple[int, ...], tuple[int, ...]]], int]:

@@ -9,6 +9,7 @@ from tests.gateway import lossy_clients
 from tests.gateway.lossy_clients import defect_of, play, trained_tokens
 from turnwise.dialects.dialect import Said, canonical
 from turnwise.gateway.agent_session import AgentSession
+from turnwise.policy.rendering import Conversation
 from turnwise.rollout import call_tree
 from turnwise.rollout.policy_agent import PolicyAgent
 
@@ -68,6 +69,11 @@ def test_a_tree_that_takes_echoes_literally_opens_needless_sequences_and_is_foun
     defects = [defect_of(play(seed)) for seed in range(24)]
     assert any("are enough" in defect for defect in defects)
     assert canonical(Said(role="user", text=" a ")) == canonical(Said(role="user", text="a"))
+
+
+def test_a_template_that_drops_reasoning_from_a_sequence_is_found(monkeypatch):
+    monkeypatch.setattr(Conversation, "_after_last_turn", lambda *_: None)
+    assert any("are enough" in defect_of(play(seed)) for seed in range(48))
 
 
 def test_tokens_that_are_spelt_again_are_found(monkeypatch):
