@@ -21,7 +21,7 @@ _SURE = 4.0
 
 def save_macro_model(folder: Path, answers: Sequence[str], *, context: int) -> None:
     """Write a model and its tokenizer."""
-    tokenizer = train_tokenizer(special=_SPECIAL, words=list(answers), end="<|im_end|>", template=QWEN)
+    tokenizer: Any = train_tokenizer(special=_SPECIAL, words=list(answers), end="<|im_end|>", template=QWEN)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=32,
