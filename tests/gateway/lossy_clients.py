@@ -1,7 +1,8 @@
 """Random programs behind lossy clients, and the check that what is trained is what was sampled.
 
 A program talks in one of the three formats. It goes on with conversations, asks twice, forks, sends sub-agents, edits
-and compacts its history. Its client writes arguments anew, drops reasoning, trims and pads, and invents ids of calls.
+and compacts its history, and makes several calls at once. Its client writes arguments anew, drops reasoning, trims and
+pads, and repeats calls: after the answer, beside the first attempt, or because it gave up on it.
 """
 
 from __future__ import annotations
@@ -9,18 +10,21 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from tests.gateway.asgi_client import Post, poster
 from tests.gateway.client_wires import CLIENTS, Body, Client
 from tests.policy.tokenizers_for_chat import by_letters, chat_tokenizer
 from tests.rollout.reference_engine import PlainEngine
 from turnwise.dialects.dialect import Said
-from turnwise.dialects.model_call import ModelCall
 from turnwise.engine.contract import Completion, Finish, SamplingParams
 from turnwise.envs import Env
+from turnwise.gateway.agent_run import AgentRun
+from turnwise.gateway.agent_session import AgentSession, Ended
+from turnwise.gateway.gateway_server import Gateway
 from turnwise.policy.rendering import Renderer
 from turnwise.rollout.episode import EpisodeSpec, Limits
 from turnwise.rollout.packing import pack
@@ -114,23 +118,73 @@ class Talker(PlainEngine):
         return [id for part in parts if part for id in self.tokenizer.encode(part, add_special_tokens=False)]
 
 
-class LossyProgram:
-    """Yields requests and is sent answers. `openings` counts the calls that no earlier answer allows to go on."""
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A call as it goes over the wire, and the headers of its first attempt and of all later ones."""
 
-    def __init__(self, rng: Random, client: Client) -> None:
-        self.openings = 0
-        self._rng, self._client = rng, client
+    path: str
+    body: bytes
+    first: Mapping[str, str]
+    again: Mapping[str, str]
+
+
+class LossyProgram:
+    """Makes calls, sometimes several at once, and repeats some of them: late, while they wait, or after giving up.
+
+    `calls` counts those that need an answer of their own, `repeats` the further attempts, and `openings` the calls that
+    no earlier answer allows to go on.
+    """
+
+    def __init__(self, rng: Random, client: Client, post: Post) -> None:
+        self.calls = self.repeats = self.openings = 0
+        self._rng, self._client, self._post = rng, client, post
         self._points = list[Point]()
+        self._sent = set[bytes]()
         self._unique = 0
 
-    def run(self) -> Generator[Body, Body]:
+    async def run(self) -> float:
         moves = [self._start, *self._rng.choices(self._moves, k=self._rng.randint(1, 9))]
-        for move in moves:
-            messages, tools, opens = move()
-            self.openings += opens
-            answer = yield self._wire(messages, tools)
-            said = self._client.read(answer)
-            self._points.append(Point(messages=[*messages, said], tools=tools))
+        while moves:
+            together = min(len(moves), self._rng.choice((1, 1, 2, 4)) if self._points else 1)
+            made = [move() for move in moves[:together]]
+            del moves[:together]
+            self._points += await asyncio.gather(*(self._call(*each) for each in made))
+        return 1.0
+
+    async def _call(self, messages: list[Said], tools: Sequence[Any], opens: bool) -> Point:
+        self.calls += 1
+        self.openings += opens
+        request = self._request(messages, tools)
+        await _ticks(self._rng.randrange(4))  # calls at once arrive in any order
+        said = self._client.read(await self._attempts(request))
+        return Point(messages=[*messages, said], tools=tools)
+
+    def _request(self, messages: Sequence[Said], tools: Sequence[Any]) -> Request:
+        body = json.dumps(self._wire(messages, tools)).encode()
+        # Nothing but an idempotency key tells a retry of one call from that of another with the same body.
+        named = body in self._sent or self._rng.random() < 0.3
+        self._sent.add(body)
+        name = {"idempotency-key": f"call {self.calls}"} if named else {}
+        again = name or {"x-stainless-retry-count": str(self._rng.randint(1, 3))}
+        return Request(path=self._client.dialect.path, body=body, first=name, again=again)
+
+    async def _attempts(self, request: Request) -> Body:
+        """The answer to a call; all attempts that get one must get the same."""
+        how = self._rng.choice(("once", "once", "once", "late", "at once", "given up"))
+        first = asyncio.ensure_future(self._post(request.path, request.first, request.body))
+        if how == "once":
+            return await first
+        self.repeats += 1
+        if how == "late":
+            await first
+        else:
+            await _ticks(self._rng.randint(1, 12))
+        if how == "given up":
+            first.cancel()
+        answer = await self._post(request.path, request.again, request.body)
+        if how != "given up" and _content(self._client, await first) != _content(self._client, answer):
+            raise AssertionError(f"a retry got {answer}, and the first attempt {first.result()}")
+        return answer
 
     @property
     def _moves(self) -> list[Any]:
@@ -217,44 +271,55 @@ def _rewritten(value: Any, rng: Random) -> Any:
     return value
 
 
-class Conversing(Env):
-    """The gateway's environment without a server: the program's calls are the observations."""
+async def _ticks(count: int) -> None:
+    """Let others go on for a while."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def _content(client: Client, answer: Body) -> tuple[Said, Any]:
+    """An answer without the names that every response invents."""
+    return replace(client.read(answer), call_ids=()), answer["usage"]
+
+
+class Conversing(AgentRun):
+    """The gateway's environment with its real sessions. Its program runs in the episode's event loop and calls the
+    gateway without a socket, so that a seed always plays the same."""
 
     def __init__(self, *, programs: dict[int, LossyProgram]) -> None:
-        super().__init__()
-        self.programs = programs
+        super().__init__(program=LossyProgram)
+        self.programs, self.gateway = programs, Gateway()
 
     def reset(self, seed: int | None = None, task: Any = None) -> Any:
-        super().reset(seed=seed)
+        Env.reset(self, seed=seed)
         assert seed is not None
-        self.client = CLIENTS[seed % len(CLIENTS)]
-        self.programs[seed] = LossyProgram(self.rng, self.client)
-        self.calls, self.number = self.programs[seed].run(), 0
-        return self._show(next(self.calls))
+        session = self._session = AgentSession()
+        self.gateway.open(session)
+        client = CLIENTS[seed % len(CLIENTS)]
+        program = self.programs[seed] = LossyProgram(self.rng, client, poster(self.gateway, session.key))
+        self.running = asyncio.ensure_future(_tell(program, session))
+        return asyncio.ensure_future(self._begin(task))
 
-    def _show(self, body: Body) -> tuple[str, dict[str, Any]]:
-        asked = self.client.dialect.read(json.loads(json.dumps(body)))
-        self.call = ModelCall(number=self.number, asked=asked)
-        self.number += 1
-        return "a call", {"call": self.call}
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close("the episode has ended")
+        self._session = self._call = None
 
-    def step(self, action: str) -> Any:
-        assert self.call.answered is not None
-        answer = self.client.dialect.write(self.call.asked, self.call.answered, id=f"a{self.number}", created=0)
-        try:
-            observation, info = self._show(self.calls.send(answer))
-        except StopIteration:
-            return "end", 1.0, True, False, {}
-        return observation, 0.0, False, False, info
+
+async def _tell(program: LossyProgram, session: AgentSession) -> None:
+    try:
+        session.end(Ended(value=await program.run()))
+    except Exception as error:
+        session.end(Ended(error=error))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """A conversation, what its engine sampled, and how many sequences it needs."""
+    """A conversation, its program, and what its engine sampled."""
 
     trajectory: Trajectory
+    program: LossyProgram
     sampled: list[tuple[tuple[int, ...], tuple[int, ...]]]
-    openings: int
     renderer: Renderer
 
 
@@ -270,7 +335,7 @@ def play(seed: int, agent: type[PolicyAgent] = PolicyAgent) -> Played:
             return (await scheduler.run([spec], policy))[0]
 
     trajectory = asyncio.run(main())
-    return Played(trajectory=trajectory, sampled=engine.sampled, openings=programs[seed].openings, renderer=renderer)
+    return Played(trajectory=trajectory, program=programs[seed], sampled=engine.sampled, renderer=renderer)
 
 
 def defect_of(played: Played) -> str:
@@ -278,6 +343,8 @@ def defect_of(played: Played) -> str:
     trajectory = played.trajectory
     if trajectory.stop is not StopReason.DONE:
         return f"ended by {trajectory.stop}: {trajectory.info.get('error')} {trajectory.info.get('traceback')}"
+    if len(played.sampled) != played.program.calls:
+        return f"{len(played.sampled)} answers were sampled for {played.program.calls} calls"
     trained, sequences = trained_tokens(trajectory)
     if trained != Counter(played.sampled):
         return "other tokens are trained than were sampled, or after others"
@@ -287,10 +354,21 @@ def defect_of(played: Played) -> str:
         check_ledger(trajectory, played.renderer)
     except ValueError as error:
         return str(error)
-    drops_reasoning = "</think>" in (played.renderer._template)
-    if sequences > played.openings and not drops_reasoning:
-        return f"{sequences} sequences, where {played.openings} are enough"
-    return ""
+    enough = played.program.openings + _retold(trajectory) * ("</think>" in played.renderer._template)
+    return f"{sequences} sequences, where {enough} are enough" if sequences > enough else ""
+
+
+def _retold(trajectory: Trajectory) -> int:
+    """How many calls follow words that the program put into the model's mouth.
+
+    A template that drops reasoning may trim these words when the next message comes, and no sampled token is in their
+    place: such a call opens a sequence.
+    """
+    retold = set[int]()
+    for call in sorted((turn.call for turn in trajectory.turns if turn.call), key=lambda call: call["number"]):
+        if call["after"] in retold or any(message["role"] == "assistant" for message in call["messages"]):
+            retold.add(call["number"])
+    return len(retold)
 
 
 def trained_tokens(trajectory: Trajectory) -> tuple[Counter[tuple[tuple[int, ...], tuple[int, ...]]], int]:

@@ -106,4 +106,8 @@ def test_two_hundred_and_fifty_six_sessions_at_once_get_their_own_answers():
 
 
 def test_only_loopback_is_bound():
-    assert gateway().origin.startswith("http://127.0.0.1:")
+    where = urlsplit(gateway().origin)
+    assert (where.scheme, where.hostname) == ("http", "127.0.0.1")
+    socket.create_connection(("127.0.0.1", where.port), timeout=5).close()
+    with pytest.raises(ConnectionRefusedError):  # one bound to all addresses would answer here
+        socket.create_connection(("127.0.0.2", where.port), timeout=5)

@@ -1,5 +1,6 @@
 """The tokens that are trained are those that were sampled, whatever a program and its client do to the messages."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -7,22 +8,57 @@ import pytest
 from tests.gateway import lossy_clients
 from tests.gateway.lossy_clients import defect_of, play, trained_tokens
 from turnwise.dialects.dialect import Said, canonical
+from turnwise.gateway.agent_session import AgentSession
+from turnwise.policy.rendering import Conversation
 from turnwise.rollout import call_tree
 from turnwise.rollout.policy_agent import PolicyAgent
 
 
 def test_random_conversations_train_exactly_what_was_sampled():
-    defects, turns, sequences, openings = {}, 0, 0, 0
-    for seed in range(120):
-        played = play(seed)
-        if defect := defect_of(played):
-            defects[seed] = defect
-        turns += len(played.trajectory.turns)
-        sequences += trained_tokens(played.trajectory)[1]
-        openings += played.openings
-    assert defects == {}
+    played = [play(seed) for seed in range(120)]
+    assert {seed: defect for seed, each in enumerate(played) if (defect := defect_of(each))} == {}
+    turns = sum(len(each.trajectory.turns) for each in played)
+    sequences = sum(trained_tokens(each.trajectory)[1] for each in played)
     assert turns > 400
     assert sequences / turns < 0.75  # most calls go on with what is there
+
+
+def test_calls_wait_for_each_other_and_retries_come_before_and_after_the_answer(monkeypatch):
+    true_ask, waiting, repeated = AgentSession.ask, [], Counter()
+
+    def ask(self, asked, *, body_key, again):
+        known = self._known.get(body_key)
+        repeated["late" if known and known.done() else "waiting" if known else "new"] += again
+        answer = true_ask(self, asked, body_key=body_key, again=again)
+        waiting.append(len(self._waiting))
+        return answer
+
+    monkeypatch.setattr(AgentSession, "ask", ask)
+    played = [play(seed) for seed in range(60)]
+    assert max(waiting) >= 3
+    assert min(repeated["late"], repeated["waiting"]) > 20
+    retried = sum(each.trajectory.info["retried_calls"] for each in played)
+    assert retried == repeated["late"] + repeated["waiting"]
+    assert [play(seed).sampled for seed in range(12)] == [each.sampled for each in played[:12]]
+
+
+def test_a_session_that_samples_retries_anew_is_found(monkeypatch):
+    true_ask = AgentSession.ask
+    monkeypatch.setattr(
+        AgentSession, "ask", lambda self, asked, **about: true_ask(self, asked, **{**about, "again": False})
+    )
+    defects = [defect_of(play(seed)) for seed in range(24)]
+    assert any("a retry got" in defect for defect in defects)
+    assert any("answers were sampled for" in defect for defect in defects)
+
+
+def test_a_session_that_answers_retries_with_another_calls_answer_is_found(monkeypatch):
+    def ask(self, asked, *, body_key, again):
+        return true_ask(self, asked, body_key="" if again else body_key, again=again)
+
+    true_ask = AgentSession.ask
+    monkeypatch.setattr(AgentSession, "ask", ask)
+    assert any("a retry got" in defect_of(play(seed)) for seed in range(24))
 
 
 def test_a_tree_that_takes_echoes_literally_opens_needless_sequences_and_is_found(monkeypatch):
@@ -33,6 +69,11 @@ def test_a_tree_that_takes_echoes_literally_opens_needless_sequences_and_is_foun
     defects = [defect_of(play(seed)) for seed in range(24)]
     assert any("are enough" in defect for defect in defects)
     assert canonical(Said(role="user", text=" a ")) == canonical(Said(role="user", text="a"))
+
+
+def test_a_template_that_drops_reasoning_from_a_sequence_is_found(monkeypatch):
+    monkeypatch.setattr(Conversation, "_after_last_turn", lambda *_: None)
+    assert any("are enough" in defect_of(play(seed)) for seed in range(48))
 
 
 def test_tokens_that_are_spelt_again_are_found(monkeypatch):

@@ -165,6 +165,45 @@ def test_a_template_that_drops_old_reasoning_starts_a_new_sequence_that_keeps_th
     assert renderer.stats.restarts == sum(restarts)
 
 
+def remembering(renderer, tokenizer):
+    player = Player(renderer, tokenizer)
+    player.conversation.remembers = True
+    return player
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("begun", ["", "<think>\\n", "<think>\\n\\n</think>\\n\\n"])
+def test_a_conversation_that_remembers_keeps_the_reasoning_that_a_template_drops(begun, ended):
+    tokenizer = chat_tokenizer("qwen3")
+    template = TEMPLATES["qwen3"].replace("assistant\\n' }}{% endif", f"assistant\\n{begun}' }}}}{{% endif")
+    renderer = Renderer(tokenizer, template=template, system="Think.")
+    player = remembering(renderer, tokenizer)
+    sampled, _ = reasoned(tokenizer, renderer.end_id)
+    said = sampled if ended else sampled[:-1]
+    for observation in ("the river?", "no", "no, no"):
+        player.observe(observation)
+        player.say(said)
+    player.observe("well?")
+    assert len(player.sequences) == 1
+    thought, start = tokenizer.decode(sampled), "<|im_start|>assistant\n" + begun.encode().decode("unicode_escape")
+    observations = ["the river?", "no", "no, no", "well?"]
+    asked = [f"<|im_start|>user\n{text}<|im_end|>\n{start}" for text in observations]
+    assert player.text == "<|im_start|>system\nThink.<|im_end|>\n" + f"{thought}\n".join(asked)
+    assert renderer.stats.restarts == 0
+
+
+def test_a_conversation_that_remembers_restarts_where_a_template_moves_something_else():
+    tokenizer = chat_tokenizer("qwen3")
+    moving = "{% set told = messages[-1]['content'] %}{{ '<|im_start|>told ' + told + '<|im_end|>' }}"
+    renderer = Renderer(tokenizer, template=moving + TEMPLATES["qwen3"])
+    player = remembering(renderer, tokenizer)
+    sampled, _ = reasoned(tokenizer, renderer.end_id)
+    player.observe("the river?")
+    player.say(sampled)
+    assert player.observe("no").restarts
+    assert player.text.startswith("<|im_start|>told no<|im_end|>")
+
+
 def test_reasoning_that_the_generation_prompt_opens_belongs_to_the_turn():
     tokenizer = chat_tokenizer("qwen3")
     opened = TEMPLATES["qwen3"].replace("assistant\\n' }}{% endif", "assistant\\n<think>\\n' }}{% endif")

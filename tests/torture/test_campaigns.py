@@ -14,13 +14,26 @@ from typing import Any
 import pytest
 
 from tests.torture import __main__ as command
-from tests.torture import actions, clients, corruptions, injections, kills, learning, payloads, programs, terminals
+from tests.torture import (
+    actions,
+    clients,
+    conversations,
+    corruptions,
+    injections,
+    kills,
+    learning,
+    payloads,
+    programs,
+    terminals,
+)
 from tests.torture.hostile_programs import PROGRAMS
 from tests.torture.tally import Tally, shares
 from turnwise.algorithm import PRESETS
+from turnwise.dialects.dialect import Asked
 from turnwise.engine.serving import EngineServer
 from turnwise.envs import Env
 from turnwise.envs.process import EnvSource
+from turnwise.gateway.agent_session import AgentSession
 from turnwise.policy.rendering import Renderer
 from turnwise.report import write_report
 from turnwise.tools.sandbox import Execution, SandboxLimits
@@ -77,6 +90,27 @@ def test_an_environment_that_raises_or_pays_infinities_is_found() -> None:
     tally = actions.campaign(count=60, seed=1, envs=[EnvSource(env=Fragile)])
     assert len(tally.failures) > 20
     assert any("could not convert" in failure for failure in tally.failures)
+
+
+# Conversations through the gateway.
+
+
+def test_lossy_clients_train_what_was_sampled() -> None:
+    tally = conversations.campaign(count=48, seed=1)
+    assert (tally.attempts, tally.failures) == (48, [])
+    played = {tuple(outcome.split()[:2]) for outcome in tally.outcomes}
+    assert len(played) == len(conversations.CLIENTS) * len(conversations.KINDS)
+
+
+def test_a_session_that_samples_retries_anew_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    true_ask = AgentSession.ask
+
+    def ask(self: AgentSession, asked: Asked, *, body_key: str, again: bool) -> Any:
+        return true_ask(self, asked, body_key=body_key, again=False)
+
+    monkeypatch.setattr(AgentSession, "ask", ask)
+    tally = conversations.campaign(count=24, seed=1)
+    assert any("answers were sampled for" in failure for failure in tally.failures)
 
 
 # Clients of a served model.
@@ -282,7 +316,7 @@ def test_the_command_prints_counts_and_fails_when_one_campaign_does(
 def test_the_full_sizes_are_at_least_what_was_promised() -> None:
     sizes = {name: count for name, (_, count) in command.CAMPAIGNS.items()}
     least = {"kills": 200, "corruptions": 465, "injections": 7150, "actions": 26_000, "programs": 58, "payloads": 31}
-    least |= {"terminals": 1000, "learning": len(PRESETS), "clients": 10_000}
+    least |= {"terminals": 1000, "learning": len(PRESETS), "clients": 10_000, "conversations": 10_000}
     assert all(sizes[name] >= count for name, count in least.items())
 
 

@@ -39,14 +39,18 @@ _CHARACTERS_PER_TOKEN = 4
 
 
 class Gateway:
-    """Answers the calls of all sessions of this process. `gateway()` is the one that everybody shares."""
+    """Answers the calls of all sessions: an ASGI application. `gateway()` is the one that listens for this process."""
 
     def __init__(self) -> None:
+        self.origin = ""
+        """Where it listens: `http://127.0.0.1:43121`."""
         self._sessions: dict[str, AgentSession] = {}
         self._calls = 0
+
+    def listen(self) -> None:
+        """Answer on a port of this machine from now on."""
         allow_many_files()  # a session takes a handful: two ends of a connection, and the program's event loop
-        self.origin = ServerThread(self._serve, name="gateway").origin
-        """Where it listens: `http://127.0.0.1:43121`."""
+        self.origin = ServerThread(self, name="gateway").origin
 
     def open(self, session: AgentSession) -> None:
         """Answer the calls that come with this session's key."""
@@ -56,7 +60,7 @@ class Gateway:
         """Forget a session that is closed; calls with its key are refused."""
         self._sessions.pop(session.key, None)
 
-    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request (ASGI)."""
         if scope["type"] != "http":
             return
@@ -106,7 +110,9 @@ class Gateway:
 def gateway() -> Gateway:
     """The server of this process."""
     require_server("a program as agent")
-    return Gateway()
+    server = Gateway()
+    server.listen()
+    return server
 
 
 def _offer(method: str, path: str) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 Every turn the whole conversation goes through the chat template *as text*. If that text begins with the text of the
 tokens so far, the rest is the delta, and only the rest is tokenised. If it does not, the template has rewritten the
-history (Qwen-3 drops old reasoning), and the conversation starts a new sequence. So the prefix property is not assumed
-but checked. Special tokens come only from the template; what reads like one in a message stays text.
+history (Qwen-3 drops old reasoning), and the conversation starts a new sequence, unless it is one that remembers. So
+the prefix property is not assumed but checked. Special tokens come only from the template; what reads like one in a
+message stays text.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ _BREAK, _MARK = "\ufdd0", "\ufdd1"
 _SHORTEST = 8
 """Optimistic characters per token: a text shorter than that is tokenised whole."""
 _OPEN_REASONING = re.compile(r"<think>\s*\Z")
+_NO_REASONING = re.compile(r"<think>\s*</think>\s*\Z")
+"""What a generation prompt writes where the model must not think; templates drop it from earlier turns, too."""
 _STAND_INS = ("\ufffd", "?", "")
 """Replacements for a character that a tokenizer reads as a whole special token: the first that is plain text."""
 
@@ -288,6 +291,10 @@ class Conversation:
     """The sampled tokens of every turn, without the end token."""
     text: str = ""
     """What the tokens of the current sequence spell, shielded."""
+    remembers: bool = False
+    """Whether turns stay in the sequence as they are where the template rewrites them, and nothing else of the past."""
+    heard: list[str] = field(default_factory=list[str])
+    """What the template wrote before each turn, without the reasoning that it began for the model."""
 
     def observe(self, observation: str) -> Prompt:
         """Tokens of what comes before the next turn."""
@@ -307,15 +314,28 @@ class Conversation:
         text = rendered.replace(_MARK, "")
         restarts = not text.startswith(self.text)
         new = text if restarts else text[len(self.text) :]
+        if restarts and self.remembers and (following := self._after_last_turn(rendered)) is not None:
+            restarts, new, text = False, following, self.text + following
         ids = renderer.encode_keeping(rendered, self.turns) if restarts else renderer.encode(new)
         prompt = Prompt(ids=ids, restarts=restarts)
         renderer.count(prompt, new)
         self.text = text
+        heard = rendered.rpartition(_MARK)[2].removesuffix(renderer.opening)
+        self.heard[len(self.turns) :] = [_NO_REASONING.sub("", heard)]
         return prompt
+
+    def _after_last_turn(self, rendered: str) -> str | None:
+        """What the template writes after the last turn; None if it has rewritten more than turns."""
+        *spoken, following = rendered.split(_MARK)
+        if len(spoken) != len(self.turns) or not following.startswith(end := self.renderer.end_text):
+            return None
+        if not all(part.startswith(heard) for part, heard in zip(spoken, self.heard, strict=False)):
+            return None
+        return following.removeprefix(end) if self.text.endswith(end) else following
 
     def fork(self) -> Conversation:
         """The same conversation, to be continued differently."""
-        return replace(self, messages=[*self.messages], turns=[*self.turns])
+        return replace(self, messages=[*self.messages], turns=[*self.turns], heard=[*self.heard])
 
     def record(self, sampled_ids: Sequence[int]) -> str:
         """Record a sampled turn; returns its text without the token that ended it."""
