@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-EXTRAS := dev,docs,search,worlds,mcp,lora,smollm2,serve,ray
+EXTRAS := dev,docs,search,worlds,mcp,lora,smollm2,serve,ray,z3
 # One thread per test worker: small tensors gain nothing from more, and two workers would fight over the cores.
 WORKERS ?= 2
 

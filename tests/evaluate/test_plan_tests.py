@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from tests.rollout.planner_server import planner
+from tests.train.small_runs import run
 from turnwise.cli import app
 from turnwise.envs.plans.dissection import Cause
 from turnwise.envs.plans.plan_oracle import PlanError
@@ -23,11 +25,11 @@ def suite(**options: object) -> PlanSuite:
 
 
 def plays(agent: Agent):
-    async def run(specs: Sequence[EpisodeSpec]) -> list[Trajectory]:
+    async def together(specs: Sequence[EpisodeSpec]) -> list[Trajectory]:
         async with Scheduler() as scheduler:
             return await scheduler.run(specs, agent)
 
-    return lambda specs: finish(run(specs))
+    return lambda specs: finish(together(specs))
 
 
 def test_an_oracle_makes_no_errors():
@@ -101,6 +103,23 @@ def test_the_command_tests_a_model_of_ours():
     assert result.exit_code == 0, result.output
     (row,) = json.loads(result.output)["sizes"]
     assert (row["tests"], row["error_rate"]) == (2, 1.0)
+
+
+def test_the_command_tests_a_run_in_the_form_that_it_learned(tmp_path: Path):
+    learned = {"protocol": "plain", "prompt": "terse", "sizes": [3]}
+    changes = {
+        "model": "pico-plans",
+        "env": {"id": "plans/timed", "kwargs": learned, "check": False},
+        "rollout": {"episodes": 4, "max_turns": 3, "max_tokens": 2},
+        "train": {"steps": 1},
+    }
+    run(tmp_path / "run", changes)
+    arguments = ["test-agent", str(tmp_path / "run"), "--sizes", "3", "--tests", "1", "--tries", "0", "--json"]
+    as_learned = CliRunner().invoke(app, arguments)
+    assert as_learned.exit_code == 0, as_learned.output
+    assert json.loads(as_learned.output)["options"] == {"timed": True, **learned}
+    untimed = CliRunner().invoke(app, [*arguments, "timed=false"])
+    assert json.loads(untimed.output)["options"] == {"timed": False, **learned}
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ BUDGETS = {
     **dict.fromkeys(("apo-dpo", "apo-sppo", "rover"), EXTRAPOLATED),
     **dict.fromkeys(("p3o-v1", "p3o-v2", "superhf", "grao"), COMPARED),
     **dict.fromkeys(("grpo", "dr-grpo", "dapo", "cispo", "rloo", "reinforce", "reinforce++", "gigpo"), ONE_UPDATE),
+    **dict.fromkeys(("rlver-ppo", "rlver-grpo"), ONE_UPDATE),
 }
 
 

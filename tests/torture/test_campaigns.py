@@ -316,7 +316,7 @@ def test_the_command_prints_counts_and_fails_when_one_campaign_does(
 def test_the_full_sizes_are_at_least_what_was_promised() -> None:
     sizes = {name: count for name, (_, count) in command.CAMPAIGNS.items()}
     least = {"kills": 200, "corruptions": 465, "injections": 7150, "actions": 26_000, "programs": 58, "payloads": 31}
-    least |= {"terminals": 1000, "learning": len(PRESETS), "clients": 10_000, "conversations": 10_000}
+    least |= {"terminals": 1000, "learning": len(PRESETS), "clients": 10_000, "conversations": 10_000, "plans": 10_000}
     assert all(sizes[name] >= count for name, count in least.items())
 
 

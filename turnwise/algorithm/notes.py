@@ -29,6 +29,15 @@ without a spread and a sum over tokens are established. So are the two replays: 
 chose for the old policy, R3 those of the sampler. That R3 covers prompts and observations too is our reading; tokens
 whose experts are unknown, such as the last of an episode, are routed freely."""
 
+_RLVER_NOTE = """\
+RLVER (2507.03112), from the authors' script: GAE with one dialogue a person, or GRPO with four; no KL anywhere; a
+batch of 32 in one minibatch. From the defaults of verl, on which the script builds [I]: gamma and lambda 1, clips of
+0.2 and for the critic 0.5, an entropy bonus of 0.001, one epoch, the mean over tokens; PPO's advantages have mean 0 and
+spread 1 in a batch, GRPO's are divided by the spread of their group. The paper also names a reward-weighted imitation
+term, which the script does not set and which is not here. The rest belongs to the recipe: rates of 1e-6 and for the
+critic 5e-6 after a warm-up of 2% and 5% of the steps, temperature 1, 5000 tokens a turn and 10000 in all, eight turns
+(the paper's text says ten), env feelings/talk."""
+
 NOTES: Mapping[str, str] = {
     "ppo-max": """\
 PPO-max (2307.04964). From the paper: running normalisation and clip of the reward (0.3 and 0.8 were compared), a token
@@ -49,6 +58,8 @@ Endless Terminals (2601.16443), from its released settings: gamma and lambda 1, 
 with mean 0 and spread 1 and one minibatch an epoch are our reading [M]. The rest belongs to the recipe: a separate
 critic (the default), rates of 5e-7 and 1e-6 after a warm-up of 10 to 20 steps, gradients clipped at 1.0 (at 7 billion
 weights and above 0.1), a temperature of 0.6 to 0.7, 2048 tokens a turn and 16384 in all, env terminal/tasks.""",
+    "rlver-ppo": _RLVER_NOTE,
+    "rlver-grpo": _RLVER_NOTE,
     "s-ppo": "Token-level twin of st-ppo; the same things are established and open.",
     "st-ppo": """\
 Established for ST-PPO (arXiv 2511.20718): a geometric-mean ratio per turn whose gradient flows through the mean; the

@@ -53,6 +53,7 @@ _ENDLESS_TERMINALS: Row = {
     "epochs": 2,
 }
 _GRPO: Row = {**_GROUP, "normalizer": "group-std", "weights": "trajectory-mean"}
+_RLVER: Row = {"regularizers": [{"kind": "entropy", "coef": 0.001}]}
 _POAD: Row = {
     "critic": {"level": "token", "loss": {"kind": "mse", "clip": 0.2}},
     "normalizer": "batch-tokens",
@@ -106,6 +107,24 @@ PRESETS: Mapping[str, tuple[str, Row]] = {
     "ppo-max": ("PPO with normalised, clipped rewards, a token KL, a critic trained first", _PPO_MAX),
     "cory": ("PPO with the exact KL from the first policy in the reward", _CORY),
     "endless-terminals": ("PPO with a higher upper clip, and sixteen tries at a task", _ENDLESS_TERMINALS),
+    "rlver-ppo": (
+        "PPO on whole dialogues, without a KL [I]",
+        {
+            **_RLVER,
+            "critic": {"level": "token", "loss": {"kind": "mse", "clip": 0.5}},
+            "advantage": "gae",
+            "normalizer": "batch-tokens",
+        },
+    ),
+    "rlver-grpo": (
+        "Four dialogues with the same person, no critic, no KL [I]",
+        {
+            **_RLVER,
+            "sampling": {"kind": "group", "size": 4},
+            "advantage": "group-mean",
+            "normalizer": "group-std",
+        },
+    ),
     "turn-ppo": ("PPO with one geometric-mean ratio per turn", {**_PPO, "ratio": "turn"}),
     "s-ppo": ("PPO with steps scaled by the token-level clipping bias", {**_PPO, "scale": "clip-bias"}),
     "st-ppo": (

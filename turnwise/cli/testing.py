@@ -90,14 +90,19 @@ def _endpoint(
 @contextmanager
 def _policy(name: str, options: dict[str, Any], limits: dict[str, Any]) -> Iterator[Opened]:
     """A model of ours; a run that learned to plan is tested in the form that it learned."""
-    from turnwise.envs.registry import make
+    from turnwise.envs.registry import find, make
     from turnwise.evaluate.plan_tests import ENV, FAMILY, TURNS, plays_model
     from turnwise.recipe.loading import find_model
     from turnwise.train.stages import playing
 
     tokens = {"max_tokens": limits["max_tokens"]} if limits["max_tokens"] is not None else {}
     recipe, weights = find_model(name, {"rollout": {"max_turns": TURNS, **tokens}})
-    learned = dict(recipe.env.kwargs) if recipe.env.id.startswith(FAMILY) else {"protocol": "calls"}
+    learned = {"protocol": "calls"}
+    if recipe.env.id.startswith(FAMILY):
+        learned = {
+            **find(recipe.env.id)[0].kwargs,
+            **recipe.env.kwargs,
+        }  # the suite plays plans/order: timed is an option
     make(ENV, **{**learned, **options})  # a wrong option is told before a model is loaded
     with playing(recipe, weights) as (player, _):
         yield plays_model(player, temperature=limits["temperature"]), {**learned, **options}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from turnwise.envs.feelings.feeling_model_user import ModelTalk, Plan, derive_from_answers
+from turnwise.envs.feelings.feeling_model_user import ModelTalk, Plan, differences_from_answers
 from turnwise.envs.registry import make
 
 
@@ -22,6 +22,7 @@ class Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.asked: list[dict[str, Any]] = []
+        self.line = "And then it rained."
         self.plan = '```json\n{"content": "short", "inner": "I feel seen.", "change": %d}\n```'
 
     @property
@@ -39,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
         if "JSON" in system:
             text = server.plan % len(last) if "%d" in server.plan else server.plan
         else:
-            text = "Thank you. Goodbye!" if "is 100 of 100" in system else "And then it rained."
+            text = "Thank you. Goodbye!" if "is 100 of 100" in system else server.line
         content = json.dumps({"choices": [{"message": {"content": text}}]}).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(content)))
@@ -71,7 +72,11 @@ def test_the_model_judges_then_speaks_and_its_log_gives_the_scores_again(server:
     said, reward, over, _, info = env.step("y" * 60)
     assert (said, reward, over) == ("Thank you. Goodbye!", 1.0, True)
     log = json.loads(json.dumps(info["log"]))
-    assert derive_from_answers(log) == [each["feeling"] for each in log["reactions"]] == [50, 100]
+    assert [each["feeling"] for each in log["reactions"]] == [50, 100]
+    assert differences_from_answers(log) == []
+    assert differences_from_answers({**log, "reward": 0.9}) == ["the log says a reward of 0.9, its replies give 1.0"]
+    log["reactions"][0]["feeling"] = 60
+    assert differences_from_answers(log) == ["turn 0: the log says 60, its replies give 50"]
     hope = str(env.user.profile.hope)
     assert all(hope in body["messages"][0]["content"] for body in server.asked)
     assert [each["role"] for each in server.asked[-1]["messages"]] == [
@@ -93,9 +98,25 @@ def test_a_model_that_does_not_judge_is_one_message(server: Server) -> None:
 
 def test_a_change_is_bounded_and_must_be_a_number() -> None:
     assert Plan.read('{"change": 99999}').change == 100
-    for bad in ('{"change": "much"}', "{", "[]", '{"changes": 3}', ""):
+    bad = ('{"change": "much"}', "{", "[]", '{"changes": 3}', "", '{"change": 1e999}', '{"change": NaN}')
+    deep = '{"change": 1, "inner": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    for answer in (*bad, deep, '{"change": ' * 50_000 + "1" + "}" * 50_000, '{"change": ' + "9" * 10_000 + "}"):
         with pytest.raises(ValueError, match="must answer with JSON"):
-            Plan.read(bad)
+            Plan.read(answer)
+
+
+def test_what_a_model_says_is_clean_text_without_its_thought(server: Server) -> None:
+    env = make("feelings/talk", user={"url": server.url, "model": "m"}, think=True)
+    assert isinstance(env, ModelTalk)
+    env.reset(seed=0)
+    server.line = "<think>I hope for advice.</think>\nIt \x1b[2Jrained\u202e. " + "x" * 1_000_000
+    server.plan = '<think>{}</think>{"inner": "\\ud800\\u001b", "change": 5}'
+    said, _, over, _, info = env.step("<think>a</think>" + "Hello. " * 100_000)
+    assert said.startswith("It \\x1b[2Jrained\\u202e. xxx")
+    assert (len(said) < 11_000, over, info["valid"]) == (True, False, True)
+    assert info["why"] == "\\ud800\\x1b: +5"
+    assert len(server.asked[-1]["messages"][-1]["content"]) <= 10_000
+    json.dumps(env.user.log(), ensure_ascii=False).encode()
 
 
 def test_a_user_without_an_address_is_one_message() -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from turnwise.envs.feelings.feeling_acts import WORTH, Act, Hope, serving_acts
-from turnwise.envs.feelings.feeling_brief import ACT_WORDS, Brief
-from turnwise.envs.feelings.feeling_english import HINTS, English
+from turnwise.envs.feelings.feeling_brief import ACT_WORDS, HINT_WORDS, MOOD_WORDS, Brief
+from turnwise.envs.feelings.feeling_english import AGAIN, HINTS, MOODS, English
 from turnwise.envs.feelings.feeling_profiles import LEAKS, Profile, draw_profile, read_profiles
 from turnwise.envs.feelings.feeling_stories import STORIES
-from turnwise.envs.feelings.feeling_talk import Talk
+from turnwise.envs.feelings.feeling_talk import SAYINGS, Talk
 from turnwise.envs.feelings.feeling_user import MANNERS, Manner, SimulatedUser, differences, level_of
 from turnwise.envs.registry import make
 
@@ -101,19 +101,39 @@ def test_each_hope_is_served_by_another_act():
 
 def test_no_line_of_a_person_says_what_they_hope_for():
     """All lines that exist, with each hope that they can meet."""
+    told = [line for story in STORIES for line in (story.opening, *(detail.text for detail in story.details))]
+    common = [*told, *AGAIN, *(line for lines in MOODS.values() for line in lines), *MOOD_WORDS.values()]
     for hope, pattern in LEAKS.items():
-        told = [line for story in STORIES for line in (story.opening, *(detail.text for detail in story.details))]
-        assert not [line for line in (*HINTS[hope], *told) if pattern.search(line)]
+        assert not [line for line in (*HINTS[hope], *HINT_WORDS[hope], *common) if pattern.search(line)]
+
+
+def of_any_kind(env: Talk) -> str:
+    """A good reply, a random one, or words that mean nothing: people get as far as they can, both ways."""
+    if (kind := env.rng.random()) < env.user.seed % 4 / 4:
+        acts = serving_acts(env.user.profile.hope)[:2]
+        detail = env.user.profile.story.details[len(env.user.reactions) % max(env.user.told, 1)].words
+        words = [SAYINGS[act].format(detail=env.rng.choice(detail), deed="tried", other="boss") for act in acts]
+        return " ".join(words + env.rng.sample(("Yes.", "Oh.", "Right.", "Indeed.", "Dear me.", "Well."), 3))
+    return "The forest is green." if kind > 0.9 else env.sample_random_action()
 
 
 @pytest.mark.parametrize("manner", MANNERS)
 def test_ten_thousand_dialogues_do_not_say_it_either(manner: str):
-    env = Talk(manner=manner)
+    env, heard, levels = Talk(manner=manner), set[str](), set[str]()
     for seed in range(5000):
-        env.max_turns = 3 + seed % 3
-        said, _, _ = dialogue(env, seed, lambda _, seed=seed: ("Go on.", "I am here.", "You could leave.")[seed % 3])
+        said, _, info = dialogue(env, seed, Talk.oracle if seed % 100 == 0 else of_any_kind)
         hope = env.user.profile.hope
-        assert not any(LEAKS[hope].search(line) or str(hope) in line for line in said[1:])
+        assert not any(LEAKS[hope].search(line) or str(hope) in line for line in said)
+        levels.update(each["level"] for each in info["log"]["reactions"])
+        heard.update(said)
+    lines = [
+        *AGAIN,
+        *(line for lines in MOODS.values() for line in lines),
+        *(line for lines in HINTS.values() for line in lines),
+    ]
+    together = "\n".join(heard)
+    assert levels == set(MOODS)
+    assert [line for line in lines if line not in together] == [], "every line that exists was said"
 
 
 @pytest.mark.parametrize("language", ["english", "brief"])
@@ -123,21 +143,50 @@ def test_a_log_gives_every_score_again_also_after_json(language: str):
         _, reward, info = dialogue(env, seed, lambda each: each.sample_random_action())
         log = json.loads(json.dumps(info["log"]))
         assert differences(log, env.language) == []
-        assert reward == max(log["reactions"][-1]["feeling"], 0) / 100
+        assert reward == log["reward"] == max(log["reactions"][-1]["feeling"], 0) / 100
         right = log["reactions"][0]["feeling"]
         log["reactions"][0]["feeling"] += 1
         assert differences(log, env.language) == [f"turn 0: the log says {right + 1}, its replies give {right}"]
 
 
-def test_no_constant_reply_is_worth_half_and_the_expert_more_than_nine_tenths():
+def test_a_log_says_which_replies_had_no_thought_and_gives_the_reward_again():
+    env = Talk(think=True)
+    good, turn = env.oracle, iter(range(100))
+    _, reward, info = dialogue(env, 0, lambda _: "You could rest." if next(turn) == 1 else good())
+    log = json.loads(json.dumps(info["log"]))
+    assert reward == log["reward"] == 0.0
+    assert [place for place, each in enumerate(log["reactions"]) if not each["formed"]] == [1]
+    assert differences(log, env.language) == []
+    log["reactions"][1]["formed"] = True
+    assert differences(log, env.language) == ["turn 1: what the agent wrote is malformed and shows 'You could rest.'"]
+    log["reactions"][1]["formed"], log["reward"] = False, 0.5
+    assert differences(log, env.language) == ["the log says a reward of 0.5, its replies give 0.0"]
+
+
+def helps_somebody(act: Act) -> bool:
+    return any(worth.get(act, 0) > 0 for worth in WORTH.values())
+
+
+def constants(language: str) -> list[str]:
+    """Each act, each two that are no mistakes, each with all details at once, everything, nothing."""
+    details = " ".join(dict.fromkeys(word for story in STORIES for detail in story.details for word in detail.words))
+    words = [*ACT_WORDS]
+    if language == "english":
+        words = [SAYINGS[act].format(detail="matter", deed="did it", other="other") for act in ACT_WORDS.values()]
+        words.append("So you.")  # nothing but words that do not count as repeated
+    good = [word for word, act in zip(words, ACT_WORDS.values(), strict=False) if helps_somebody(act)]
+    pairs = [" ".join(pair) for pair in combinations(good, 2)]
+    return [*words, *pairs, *(f"{word} {details}" for word in good), " ".join(words), ""]
+
+
+@pytest.mark.parametrize("language", ["english", "brief"])
+@pytest.mark.parametrize("manner", MANNERS)
+def test_no_constant_reply_is_worth_half_and_the_expert_more_than_nine_tenths(language: str, manner: str):
     """Said again, words are worth nothing and cost three points: at best one good turn is left."""
-    env = Talk(language="brief")
-    details = " ".join(detail.brief for story in STORIES for detail in story.details)
-    acts = [*ACT_WORDS, *(" ".join(pair) for pair in combinations(list(ACT_WORDS)[:14], 2))]
-    constants = [*acts, *(f"{act} {details}" for act in list(ACT_WORDS)[:14]), " ".join(ACT_WORDS), ""]
-    for constant in constants:
+    env = Talk(language=language, manner=manner)
+    for constant in constants(language):
         rewards = [dialogue(env, seed, lambda _, said=constant: said)[1] for seed in range(24)]
-        assert fmean(rewards) < 0.4, constant
+        assert fmean(rewards) < 0.3, constant
         assert max(rewards) < 0.5, constant
     assert fmean(dialogue(env, seed, lambda each: each.oracle())[1] for seed in range(24)) > 0.9
 
@@ -226,16 +275,74 @@ def test_profiles_of_a_file(tmp_path: Path):
     assert "photographs" in mira.story.details[1].words
     path.write_text(json.dumps({**line, "task": "You want a cake"}))
     read_profiles.cache_clear()
-    with pytest.raises(ValueError, match=r"line 1: task 'You want a cake' is none of the eight hopes"):
+    with pytest.raises(ValueError, match=r"has none; line 1: task 'You want a cake' is none of the eight hopes"):
         read_profiles(str(path))
 
 
-def test_the_papers_own_profiles_are_read_and_give_nothing_away():
-    path = DATA / "rlver_train_profile_en.jsonl"
+def scene_of(*sentences: str, task: str, name: str = "Mira") -> str:
+    return json.dumps({"player": f"* Name: {name}", "scene": " ".join(sentences), "task": task, "cha_group": []})
+
+
+FLOOD = (
+    "Mira found her flat flooded on Monday night.",
+    "The landlord laughed at her on the phone.",
+    "All of her photographs are gone now.",
+    "She slept in the kitchen for a whole week.",
+)
+
+
+def test_lines_that_are_no_profile_are_left_out_with_one_warning(tmp_path: Path):
+    path = tmp_path / "people.jsonl"
+    bad = ("{", "[" * 100_000, "[]", "3", scene_of(FLOOD[0], task="You want advice"))
+    path.write_text("\n".join((*bad, scene_of(*FLOOD, task="You want advice"), "")))
+    with pytest.warns(UserWarning, match=r"left out: 5; line 1: not a profile") as warned:
+        (mira,) = read_profiles(str(path))
+    assert len(warned) == 1
+    assert mira.hope is Hope.ADVICE
+
+
+def test_who_tells_their_story_in_the_third_person_says_so(tmp_path: Path):
+    path = tmp_path / "people.jsonl"
+    path.write_text(scene_of(*FLOOD, task="You want advice") + "\n" + scene_of(*FLOOD, task="advice", name="Ivo"))
+    mira, ivo = read_profiles(str(path))
+    assert mira.story.opening.startswith("I am Mira, and it is easier to tell this")
+    assert mira.story.opening.endswith(FLOOD[0])
+    assert ivo.story.opening == FLOOD[0]
+
+
+@pytest.mark.parametrize(
+    ("hope", "sentence"),
+    [
+        (Hope.ABSOLVE, "她觉得这种情况并不是她的错。"),
+        (Hope.REFLECT, "她想要反思这件事。"),
+        (Hope.WEIGH, "她需要一个客观的看法。"),
+        (Hope.EMPATHY, "她希望得到一些共鸣。"),
+        (Hope.LISTEN, "王晓敏决定与她倾诉。"),
+        (Hope.MOTIVES, "她不知道他这么做的原因。"),
+        (Hope.ADVICE, "她想听听别人的建议。"),
+        (Hope.PRAISE, "她渴望得到他的夸奖。"),
+    ],
+)
+def test_sentences_in_chinese_that_give_a_hope_away_are_found(hope: Hope, sentence: str):
+    assert [each for each in Hope if LEAKS[each].search(sentence)] == [hope]
+    assert not any(pattern.search("他们在大学期间相爱，感情不错，没有错过什么。") for pattern in LEAKS.values())
+
+
+@pytest.mark.filterwarnings("ignore:profiles. lines of")
+@pytest.mark.parametrize(
+    ("file", "count"),
+    [
+        ("rlver_train_profile_en.jsonl", 8),
+        ("rlver_train_profile_zh_first100.jsonl", 99),
+        ("rlver_test_profile_zh.jsonl", 100),
+    ],
+)
+def test_the_papers_own_profiles_are_read_and_give_nothing_away(file: str, count: int):
+    path = DATA / file
     if not path.exists():
         pytest.skip("needs ../shared/data/persona beside the repository")
     people = read_profiles(str(path))
-    assert len(people) == 8
+    assert len(people) == count
     for each in people:
         lines = (each.story.opening, *(detail.text for detail in each.story.details))
         assert not [line for line in lines if LEAKS[each.hope].search(line)]

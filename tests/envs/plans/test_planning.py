@@ -50,8 +50,9 @@ def test_the_oracle_satisfies_every_request_in_as_many_turns_as_actions(protocol
         assert (steps[-1][1], steps[-1][2], steps[-1][4]["success"]) == (1.0, True, True)
 
 
-def test_a_random_permutation_succeeds_as_often_as_linear_extensions_are_permutations():
-    env, games = Planning(sizes=[3, 4], protocol="plain"), 400
+@pytest.mark.parametrize("size", [3, 4, 5])
+def test_a_random_permutation_succeeds_as_often_as_linear_extensions_are_permutations(size: int):
+    env, games = Planning(sizes=[size], protocol="plain"), 1000
     chances, successes = list[float](), list[float]()
     for seed in range(games):
         env.reset(seed=seed)
@@ -60,7 +61,7 @@ def test_a_random_permutation_succeeds_as_often_as_linear_extensions_are_permuta
         reward = [env.step(env.sample_random_action()) for _ in env.task.actions][-1][1]
         successes.append(reward)
     spread = sqrt(sum(each * (1 - each) for each in chances)) / games
-    assert 0.05 < fmean(chances) < 0.6
+    assert 0.02 < fmean(chances) < 0.6
     assert fmean(successes) == pytest.approx(fmean(chances), abs=4 * spread)
 
 

@@ -55,7 +55,7 @@ def test_times_bound_the_end_before_them_and_the_start_after_them():
 
 @pytest.mark.parametrize("timed", [False, True])
 def test_words_read_back_to_the_same_tree(timed: bool):
-    for seed in range(60):
+    for seed in range(1000):
         rng = Random(f"{timed}:{seed}")
         count = rng.randint(2, 9)
         names = draw_names(rng, draw_topic(rng), count)
@@ -133,6 +133,13 @@ def test_built_in_solver_and_all_permutations_agree():
     tally = plans.campaign(count=300, seed=1)
     assert (tally.attempts, tally.failures) == (300, [])
     assert len(tally.outcomes) == 4
+
+
+def test_a_campaign_without_z3_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(plans, "find_spec", lambda name: None)
+    without = plans.campaign(count=4, seed=1).outcomes
+    assert without.total() == 4
+    assert all(outcome.endswith("z3 not installed") for outcome in without)
 
 
 class Careless(BuiltInSolver):

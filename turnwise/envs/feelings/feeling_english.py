@@ -141,14 +141,16 @@ HINTS: Mapping[Hope, tuple[str, ...]] = {
     ),
 }
 """What a person says that hints at the hope."""
-_MOODS: Mapping[Level, tuple[str, ...]] = {
+MOODS: Mapping[Level, tuple[str, ...]] = {
     "S": ("Thank you, that is exactly it. I can breathe again. Goodbye!",),
     "A": ("Yes. Yes, that is true.", "It is good to hear that.", "You have really been with me in this."),
     "B": ("Hm, yes.", "Maybe.", "I suppose so."),
     "C": ("I do not know.", "That does not really reach me.", "If you say so."),
     "F": ("Forget it. This is no use. Goodbye.",),
 }
-_AGAIN = ("It goes round and round in my head.", "And that is all I can think of.", "And so it goes on.")
+"""What a person says first, by how they feel."""
+AGAIN = ("It goes round and round in my head.", "And that is all I can think of.", "And so it goes on.")
+"""What a person says when all is told."""
 
 
 class English:
@@ -170,12 +172,12 @@ class English:
         """Mood, the next detail, and perhaps a hint; nothing but the mood at the end."""
         if not user.reactions:
             return f"{user.profile.story.opening} {self._more(user)}".strip()
-        mood = _pick(_MOODS[user.level], user)
+        mood = _pick(MOODS[user.level], user)
         return mood if user.level in ("S", "F") else f"{mood} {self._more(user)}".strip()
 
     def _more(self, user: SimulatedUser) -> str:
         details = user.profile.story.details
-        parts = [details[user.told].text if user.told < len(details) else _pick(_AGAIN, user)]
+        parts = [details[user.told].text if user.told < len(details) else _pick(AGAIN, user)]
         user.told = min(user.told + 1, len(details))
         if user.chance("discloses") < user.manner.discloses:
             hints = HINTS[user.profile.hope]

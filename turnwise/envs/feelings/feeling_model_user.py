@@ -12,7 +12,8 @@ from turnwise.chat_endpoint import ChatEndpoint
 from turnwise.envs.base import Execution
 from turnwise.envs.feelings.feeling_profiles import Profile, read_profiles
 from turnwise.envs.feelings.feeling_talk import Talk, of_split
-from turnwise.envs.feelings.feeling_user import HIGHEST, Heard, Manner, Reaction, SimulatedUser, level_of
+from turnwise.envs.feelings.feeling_user import Heard, Manner, Reaction, SimulatedUser, actions_of, compare
+from turnwise.untrusted import parse_shallow, printable
 
 _PLAN = """You simulate how a person feels in a conversation. The person is {name} ({traits}). What happened to them:
 {story}
@@ -27,7 +28,8 @@ You feel like this: {inner} Your feeling is {feeling} of 100; {manner}
 Say your next lines, at most three sentences, as a person speaks. Never say what you hope for, which is: {hope}.
 If your feeling is 100, thank them and say goodbye; below 10, say goodbye."""
 _OBJECT = re.compile(r"\{.*\}", re.DOTALL)
-_MOST = 100
+_MOST, _LONGEST = 100, 10_000
+"""The most that a plan can change, and the most characters of an answer that are read."""
 _GOODBYE = re.compile(r"\b(?:good-?bye|bye)\b|再见", re.IGNORECASE)
 
 
@@ -44,11 +46,11 @@ class Plan:
         """The first object in an answer; ValueError if there is none with a whole number `change`."""
         found = _OBJECT.search(answer)
         try:
-            said = json.loads(found[0]) if found else {}
+            said = parse_shallow(json.loads, found[0]) if found else {}
             change = int(said["change"])
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"the user model must answer with JSON that has a change, got {answer[:200]!r}") from error
-        parts = [str(said.get(key, "")) for key in ("content", "purpose", "inner", "feeling")]
+        parts = [printable(str(said.get(key, ""))) for key in ("content", "purpose", "inner", "feeling")]
         return cls(change=max(-_MOST, min(_MOST, change)), why=" ".join(filter(None, parts)), inner=parts[2])
 
 
@@ -61,28 +63,16 @@ class ModelledUser(SimulatedUser):
     """What the model said about each reply."""
     chat: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
 
-    def react(self, reply: str) -> Reaction:
+    def react(self, action: str) -> Reaction:
         """Ask the model what the reply does."""
-        self.chat.append({"role": "user", "content": reply})
-        answer = self.endpoint.reply([{"role": "system", "content": self._fill(_PLAN)}, *self.chat])
+        self.chat.append({"role": "user", "content": printable(self.see(action)[0][:_LONGEST])})
+        answer = self._ask(self._fill(_PLAN))
         self.answers.append(answer)
-        return self.take(reply, Plan.read(answer))
+        return self.take(action, Plan.read(answer))
 
-    def take(self, reply: str, plan: Plan) -> Reaction:
+    def take(self, action: str, plan: Plan) -> Reaction:
         """Change the feeling as a plan says."""
-        change = self._clipped(plan.change)
-        self.feeling = min(self.feeling + change, HIGHEST)
-        reaction = Reaction(
-            turn=len(self.reactions),
-            reply=reply,
-            acts=(),
-            reasons=((plan.why, change),),
-            change=change,
-            feeling=self.feeling,
-            level=level_of(self.feeling),
-        )
-        self.reactions.append(reaction)
-        return reaction
+        return self._change(action, acts=(), reasons=((plan.why, self._clipped(plan.change)),))
 
     def speak(self) -> str:
         """The person's next words."""
@@ -91,9 +81,14 @@ class ModelledUser(SimulatedUser):
             said = f"{story.opening} {story.details[0].text}"
         else:
             inner = self.reactions[-1].reasons[0][0]
-            said = self.endpoint.reply([{"role": "system", "content": self._fill(_SAY, inner=inner)}, *self.chat])
+            said = self._ask(self._fill(_SAY, inner=inner))
         self.chat.append({"role": "assistant", "content": said})
         return said
+
+    def _ask(self, system: str) -> str:
+        """The model's answer without its thought, as text that is safe in logs, prompts and terminals."""
+        answer = self.endpoint.reply([{"role": "system", "content": system}, *self.chat])
+        return printable(answer.rpartition("</think>")[2].strip()[:_LONGEST])
 
     def _fill(self, template: str, inner: str = "") -> str:
         story = self.profile.story
@@ -154,7 +149,12 @@ class ModelTalk(Talk):
     def _meet(self, seed: int) -> SimulatedUser:
         plain = super()._meet(seed)
         return ModelledUser(
-            profile=plain.profile, manner=plain.manner, language=_Spoken(), seed=seed, endpoint=self.endpoint
+            profile=plain.profile,
+            manner=plain.manner,
+            language=_Spoken(),
+            seed=seed,
+            think=self.think,
+            endpoint=self.endpoint,
         )
 
     def _is_over(self) -> bool:
@@ -168,16 +168,16 @@ class ModelTalk(Talk):
         return False
 
 
-def derive_from_answers(log: Mapping[str, Any]) -> list[int]:
-    """The feeling after each turn again, from the model's own answers in a log."""
+def differences_from_answers(log: Mapping[str, Any]) -> list[str]:
+    """Where a log says something else than the model's own answers in it do: empty for a sound one."""
     user = ModelledUser(
         profile=Profile.from_plain(log["profile"]),
         manner=Manner(**log["manner"]),
         language=_Spoken(),
         seed=int(log["seed"]),
+        think=bool(log["think"]),
         endpoint=ChatEndpoint("http://127.0.0.1", model="none"),
     )
-    return [
-        user.take(str(said["reply"]), Plan.read(answer)).feeling
-        for said, answer in zip(log["reactions"], log["answers"], strict=True)
-    ]
+    for action, answer in zip(actions_of(log), log["answers"], strict=True):
+        user.take(action, Plan.read(answer))
+    return compare(log, user)

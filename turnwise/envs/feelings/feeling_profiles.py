@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -14,6 +15,7 @@ from typing import Any
 from turnwise.envs.feelings.feeling_acts import Hope
 from turnwise.envs.feelings.feeling_stories import STORIES, Detail, Story
 from turnwise.envs.tasks.answers import split_of
+from turnwise.untrusted import parse_shallow, printable
 
 _NAMES = (
     *("Ada", "Bashir", "Carmen", "Deniz", "Elif", "Farah", "Goran", "Hana", "Ivo", "Jonas", "Katya", "Lena"),
@@ -43,21 +45,26 @@ _HOPES = {
 LEAKS: Mapping[Hope, re.Pattern[str]] = {
     hope: re.compile(pattern, re.IGNORECASE)
     for hope, pattern in {
-        Hope.ABSOLVE: r"\bfault|\bblame|\bwrong|responsib",
-        Hope.REFLECT: r"reflect|learn about myself|grow",
-        Hope.WEIGH: r"both sides|balance|weigh|analy[sz]",
-        Hope.EMPATHY: r"empath|feel with me|comfort",
-        Hope.LISTEN: r"listen|vent\b|let it out",
-        Hope.MOTIVES: r"motive|reasons? why|understand (?:him|her|them|why)",
-        Hope.ADVICE: r"advice|advise|suggest|recommend|what (?:should|can|could) i do",
-        Hope.PRAISE: r"prais|compliment|proud|well done",
+        Hope.ABSOLVE: r"\bfault|\bblame|\bwrong|responsib|(?<!不)错(?![过综])|责任|责怪",
+        Hope.REFLECT: r"reflect|learn about myself|grow|反思|反省|自省|成长",
+        Hope.WEIGH: r"both sides|balance|weigh|analy[sz]|辩证|客观|分析|权衡|利弊",
+        Hope.EMPATHY: r"empath|feel with me|comfort|共情|共鸣|感同身受|安慰",
+        Hope.LISTEN: r"listen|vent\b|let it out|倾听|聆听|倾诉|宣泄|发泄",
+        Hope.MOTIVES: r"motive|reasons? why|understand (?:him|her|them|why)|原因|动机|缘由|为什么|为何",
+        Hope.ADVICE: r"advice|advise|suggest|recommend|what (?:should|can|could) i do|建议|意见|指点|主意|怎么办",
+        Hope.PRAISE: r"prais|compliment|proud|well done|夸|赞|表扬|认可|肯定",
     }.items()
 }
-"""Words that would give a hope away."""
+"""Words that would give a hope away, in English and Chinese."""
+_STAGE = re.compile(r"NPC", re.IGNORECASE)
+"""Who the agent is called in RLVER's scenes: such sentences say what the person wants from it."""
 _NAME = re.compile(r"(?:Name|姓名)\s*[:：]\s*(\S+(?: [A-Z]\S+)*)")
 _SENTENCE = re.compile(r"[^.!?。！？\n]+[.!?。！？]")
 _SHORTEST, _SHORTEST_CHINESE = 24, 8
 """Characters of a sentence that tells something."""
+_FRAME = "I am {name}, and it is easier to tell this as if it had happened to somebody else. "
+_FRAME_CHINESE = "我是{name}，把这件事当作别人的事来讲会容易一些。"
+"""Scenes are in the third person; this tells who speaks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,41 +107,55 @@ def draw_profile(rng: random.Random, split: str) -> Profile:
 
 @cache
 def read_profiles(path: str) -> tuple[Profile, ...]:
-    """Profiles from a file with one in each line: `player`, `scene`, `main_cha`, `cha_group` and `task`."""
+    """Profiles from a file with one in each line: `player`, `scene`, `main_cha`, `cha_group` and `task`.
+
+    One warning counts the lines that are no profile; ValueError if none is one.
+    """
     try:
         lines = Path(path).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"profiles: {path} cannot be read: {error}") from error
-    found = [_read(line, f"{path}, line {place}") for place, line in enumerate(lines, 1) if line.strip()]
+    found, refused = list[Profile](), list[str]()
+    for place, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                found.append(_read(line))
+            except ValueError as error:
+                refused.append(f"line {place}: {error}")
     if not found:
-        raise ValueError(f"profiles: {path} has none")
+        raise ValueError(f"profiles: {path} has none{f'; {refused[0]}' if refused else ''}")
+    if refused:
+        warnings.warn(f"profiles: lines of {path} that are left out: {len(refused)}; {refused[0]}", stacklevel=2)
     return tuple(found)
 
 
-def _read(line: str, where: str) -> Profile:
+def _read(line: str) -> Profile:
     try:
-        row = json.loads(line)
-        player, scene, task = str(row["player"]), str(row["scene"]), str(row["task"])
+        row = parse_shallow(json.loads, line)
+        player, scene, task = (printable(str(row[key])) for key in ("player", "scene", "task"))
         traits = tuple(str(each).lower() for each in row.get("cha_group", ()))
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{where}: not a profile ({error!r}); it needs player, scene and task") from error
+        raise ValueError(f"not a profile ({error!r}); it needs player, scene and task") from error
     hope = next((hope for hope, words in _HOPES.items() if any(word in task.lower() for word in words)), None)
     if hope is None:
-        raise ValueError(f"{where}: task {task[:60]!r} is none of the eight hopes: {'; '.join(Hope)}")
+        raise ValueError(f"task {task[:60]!r} is none of the eight hopes: {'; '.join(Hope)}")
     name = _NAME.search(player)
-    return Profile(name=name[1] if name else "Somebody", traits=traits, hope=hope, story=_story_of(scene, hope, where))
+    story = _story_of(scene, hope, name[1] if name else "")
+    return Profile(name=name[1] if name else "Somebody", traits=traits, hope=hope, story=story)
 
 
-def _story_of(scene: str, hope: Hope, where: str) -> Story:
+def _story_of(scene: str, hope: Hope, name: str) -> Story:
     """The story in the scene's own first sentences, without those that give the hope away."""
     told = re.split(r"(?i)reactions? |different (?:states|emotion)|preference|反应|偏好", scene)[0]
     plain = re.sub(r"[*#>`_]+|^\s*[-\d.]+\s", " ", told, flags=re.MULTILINE)
     sentences = [" ".join(each.split()) for each in _SENTENCE.findall(plain)]
-    least = _SHORTEST if _is_latin(scene) else _SHORTEST_CHINESE
-    sentences = [each for each in sentences if len(each) >= least and not LEAKS[hope].search(each)]
-    if len(sentences) < 4:
-        raise ValueError(f"{where}: the scene has {len(sentences)} sentences that can be told; a story needs four")
-    opening, *rest = sentences[:4]
+    least, frame = (_SHORTEST, _FRAME) if _is_latin(scene) else (_SHORTEST_CHINESE, _FRAME_CHINESE)
+    kept = [each for each in sentences if len(each) >= least and not (LEAKS[hope].search(each) or _STAGE.search(each))]
+    if len(kept) < 4:
+        raise ValueError(f"sentences of the scene that can be told: {len(kept)}; a story needs four")
+    opening, *rest = kept[:4]
+    if name and any(name in each for each in kept[:4]):
+        opening = frame.format(name=name) + opening
     first, second, third = (Detail(text=each, words=_words(each), brief="") for each in rest)
     return Story(topic="", other="the other person", opening=opening, details=(first, second, third), deed="all this")
 

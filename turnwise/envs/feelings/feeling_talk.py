@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -16,7 +15,6 @@ from turnwise.envs.feelings.feeling_user import HIGHEST, MANNERS, Language, Simu
 from turnwise.envs.tasks.answers import split_of
 
 LANGUAGES: Mapping[str, type[English | Brief]] = {"english": English, "brief": Brief}
-_THOUGHT = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
 _ORDER = (
     "A person talks to you about something that upsets them. Answer in a few sentences, and find out what would help."
 )
@@ -24,7 +22,7 @@ _THINK = (
     "Think first, between <think> and </think>, about what they need and in which style to answer; "
     "they see only the rest."
 )
-_SAYINGS: Mapping[Act, str] = {
+SAYINGS: Mapping[Act, str] = {
     Act.RESTATE: "So you went through all that with the {detail}.",
     Act.NAME: "With the {detail}, you must feel terribly hurt and alone.",
     Act.SIDE: "After the {detail}, you have every right to be upset.",
@@ -63,7 +61,7 @@ class Talk(Env):
     Every person hopes for one of eight things and never says so; `manner` (`mild` or `challenging`) is how open they
     are. The person leaves relieved at a feeling of 100, lost below 10, and otherwise after `max_turns`. With `think`,
     a reply without a thought in its tags makes the whole dialogue worth nothing; the person never sees the thought.
-    The last info has the `log`: `feeling_user.derive` computes every score in it again.
+    The last info has the `log`: `feeling_user.differences` computes every score in it, and the reward, again.
     """
 
     shared: ClassVar[frozenset[str]] = frozenset({"language", "people"})
@@ -99,12 +97,12 @@ class Talk(Env):
         self.language: Language = LANGUAGES[language]()
         self.think, self.max_turns = think, max_turns
         self.people = None if profiles is None else self._people(profiles)
-        self.user, self.well_formed = self._meet(0), True
+        self.user = self._meet(0)
 
     def reset(self, seed: int | None = None, task: Any = None) -> Reset:
         """Somebody begins to talk; only the seed decides who, `task` is not used."""
         super().reset(seed=seed)
-        self.user, self.well_formed = self._meet(self.rng.getrandbits(48)), True
+        self.user = self._meet(self.rng.getrandbits(48))
         said = self.language.say(self.user)
         if isinstance(self.language, Brief):
             return said, {}
@@ -114,22 +112,17 @@ class Talk(Env):
         """The person takes the reply in and goes on, or leaves."""
         if self._is_over():
             raise ValueError("no dialogue is running; call reset() first")
-        reply, formed = self._visible(action)
-        self.well_formed = self.well_formed and formed
-        reaction = self.user.react(reply)
+        reaction = self.user.react(action)
         said = self.language.say(self.user)
-        info: Info = {"valid": formed, "parsed_action": reply[:200], "why": reaction.justification}
+        info: Info = {"valid": reaction.formed, "parsed_action": reaction.reply[:200], "why": reaction.justification}
         if not self._is_over():
             return said, 0.0, False, False, info
-        return said, self._reward(), True, False, {**info, **self._outcome()}
+        return said, self.user.reward, True, False, {**info, **self._outcome()}
 
     def _is_over(self) -> bool:
         return bool(self.user.reactions) and (
             self.user.level in ("S", "F") or len(self.user.reactions) >= self.max_turns
         )
-
-    def _reward(self) -> float:
-        return max(self.user.feeling, 0) / HIGHEST if self.well_formed else 0.0
 
     def _outcome(self) -> Info:
         feeling = self.user.feeling
@@ -139,7 +132,7 @@ class Talk(Env):
             "lost": float(self.user.level == "F"),
             "turns": float(len(self.user.reactions)),
         }
-        return {"success": self.user.level == "S" and self.well_formed, "scores": scores, "log": self.user.log()}
+        return {"success": self.user.level == "S" and self.user.well_formed, "scores": scores, "log": self.user.log()}
 
     def sample_random_action(self) -> str:
         """Any act, about a detail that was told."""
@@ -149,10 +142,7 @@ class Talk(Env):
         """Of all that an expert who knows the hope can think of, what the person likes best now."""
         acts = serving_acts(self.user.profile.hope)
         thoughts = [acts[:1], acts[:2], acts[::2][:2], acts[1:2]]
-        return max((self._spoken(each, turn) for each in thoughts for turn in range(12)), key=self._promise)
-
-    def _promise(self, action: str) -> int:
-        return self.user.promise(self._visible(action)[0])
+        return max((self._spoken(each, turn) for each in thoughts for turn in range(12)), key=self.user.promise)
 
     def _spoken(self, acts: Sequence[Act], turn: int) -> str:
         """Acts in words: another detail for every turn, and later on other words around it."""
@@ -163,18 +153,9 @@ class Talk(Env):
             words = [word for act in acts for word, meant in ACT_WORDS.items() if meant is act]
             return " ".join(filter(None, (*words, detail.brief, around)))
         word = detail.words[turn // 3 % len(detail.words)]
-        said = [_SAYINGS[act].format(detail=word, deed=story.deed, other=story.other) for act in acts]
+        said = [SAYINGS[act].format(detail=word, deed=story.deed, other=story.other) for act in acts]
         text = " ".join((_OPENINGS[turn % len(_OPENINGS)], *said))
         return f"<think>They hope for {self.user.profile.hope}.</think>{text}" if self.think else text
-
-    def _visible(self, action: str) -> tuple[str, bool]:
-        """What the person sees of a reply, and whether its form is right."""
-        if not self.think:
-            return action, True
-        found = _THOUGHT.fullmatch(action)
-        if found is None or not found[1].strip() or not found[2].strip() or "<think>" in found[2]:
-            return action.rpartition("</think>")[2].replace("<think>", ""), False
-        return found[2].strip(), True
 
     def _people(self, path: str) -> tuple[Profile, ...]:
         people = of_split(read_profiles(path), self.split, path)
@@ -183,7 +164,7 @@ class Talk(Env):
 
     def _meet(self, seed: int) -> SimulatedUser:
         profile = draw_profile(self.rng, self.split) if self.people is None else self.rng.choice(self.people)
-        return SimulatedUser(profile=profile, manner=self.manner, language=self.language, seed=seed)
+        return SimulatedUser(profile=profile, manner=self.manner, language=self.language, seed=seed, think=self.think)
 
 
 def of_split(people: tuple[Profile, ...], split: str, path: str) -> tuple[Profile, ...]:

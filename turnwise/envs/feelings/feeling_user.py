@@ -6,6 +6,7 @@ A dialogue is a function of (profile, manner, seed, replies), so every score can
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
@@ -16,6 +17,7 @@ from turnwise.envs.feelings.feeling_profiles import GAINS, LOSSES, Profile
 Level = Literal["S", "A", "B", "C", "F"]
 _LEVELS: Mapping[Level, int] = {"S": 100, "A": 70, "B": 40, "C": 10}
 HIGHEST = 100
+_THOUGHT = re.compile(r"\s*<think>(.*?)</think>(.*)", re.DOTALL)
 _MOST_ACTS, _ALIKE = 3, 0.7
 """Acts that one reply can hold; the share of its words in an earlier reply that makes it a repetition."""
 
@@ -63,7 +65,12 @@ class Reaction:
     """One turn of the log: what was heard, each reason with its points, and the feeling that results."""
 
     turn: int
+    action: str | None
+    """All that the agent wrote, where a thought is asked for."""
     reply: str
+    """What the person saw of it."""
+    formed: bool
+    """Whether it had its thought, where one is asked for."""
     acts: tuple[Act, ...]
     reasons: tuple[tuple[str, int], ...]
     change: int
@@ -84,6 +91,8 @@ class SimulatedUser:
     manner: Manner
     language: Language
     seed: int
+    think: bool = False
+    """Whether replies must have a thought, which the person never sees."""
     feeling: int = -1
     told: int = 0
     """Details that the person has told so far."""
@@ -100,32 +109,53 @@ class SimulatedUser:
         """From S, relieved, to F, lost."""
         return level_of(self.feeling)
 
+    @property
+    def well_formed(self) -> bool:
+        """Whether all replies so far had the form that is asked for."""
+        return all(each.formed for each in self.reactions)
+
+    @property
+    def reward(self) -> float:
+        """What the dialogue is worth: the feeling, from 0 to 1, or nothing if a thought was missing."""
+        return max(self.feeling, 0) / HIGHEST if self.well_formed else 0.0
+
     def chance(self, what: str) -> float:
         """A number from 0 to 1 that depends on seed and turn alone."""
         return random.Random(f"{self.seed}:{len(self.reactions)}:{what}").random()
 
-    def react(self, reply: str) -> Reaction:
+    def react(self, action: str) -> Reaction:
         """Take a reply in: the feeling changes, and the log says why."""
-        heard = self.language.hear(reply, self.profile)
-        reasons = self._reasons(heard)
+        heard = self.language.hear(self.see(action)[0], self.profile)
+        reaction = self._change(action, acts=heard.acts, reasons=tuple(self._reasons(heard)))
+        self._heard.append(heard)
+        return reaction
+
+    def promise(self, action: str) -> int:
+        """By how much a reply would change the feeling."""
+        heard = self.language.hear(self.see(action)[0], self.profile)
+        return self._clipped(sum(points for _, points in self._reasons(heard)))
+
+    def see(self, action: str) -> tuple[str, bool]:
+        """What the person sees of an agent's words, and whether these have the form that is asked for."""
+        return _without_thought(action) if self.think else (action, True)
+
+    def _change(self, action: str, *, acts: tuple[Act, ...], reasons: tuple[tuple[str, int], ...]) -> Reaction:
+        reply, formed = self.see(action)
         change = self._clipped(sum(points for _, points in reasons))
         self.feeling = min(self.feeling + change, HIGHEST)
         reaction = Reaction(
             turn=len(self.reactions),
+            action=action if self.think else None,
             reply=reply,
-            acts=heard.acts,
-            reasons=tuple(reasons),
+            formed=formed,
+            acts=acts,
+            reasons=reasons,
             change=change,
             feeling=self.feeling,
             level=self.level,
         )
         self.reactions.append(reaction)
-        self._heard.append(heard)
         return reaction
-
-    def promise(self, reply: str) -> int:
-        """By how much a reply would change the feeling."""
-        return self._clipped(sum(points for _, points in self._reasons(self.language.hear(reply, self.profile))))
 
     def _clipped(self, change: int) -> int:
         clip = self.manner.clip
@@ -186,8 +216,17 @@ class SimulatedUser:
             "profile": self.profile.plain(),
             "manner": asdict(self.manner),
             "seed": self.seed,
+            "think": self.think,
             "reactions": [asdict(each) | {"why": each.justification} for each in self.reactions],
+            "reward": self.reward,
         }
+
+
+def _without_thought(action: str) -> tuple[str, bool]:
+    found = _THOUGHT.fullmatch(action)
+    if found is None or not found[1].strip() or not found[2].strip() or "<think>" in found[2]:
+        return action.rpartition("</think>")[2].replace("<think>", ""), False
+    return found[2].strip(), True
 
 
 def level_of(feeling: int) -> Level:
@@ -196,26 +235,41 @@ def level_of(feeling: int) -> Level:
     return reached[0] if reached else "F"
 
 
-def derive(log: Mapping[str, Any], language: Language) -> list[Reaction]:
-    """The reactions again, from the profile, the manner, the seed and the replies of a log alone."""
-    replies = [str(each["reply"]) for each in log["reactions"]]
+def derive(log: Mapping[str, Any], language: Language) -> SimulatedUser:
+    """The same dialogue again, from the profile, the manner, the seed and the agent's words in a log alone."""
     user = SimulatedUser(
         profile=Profile.from_plain(log["profile"]),
         manner=Manner(**log["manner"]),
         language=language,
         seed=int(log["seed"]),
+        think=bool(log["think"]),
     )
     language.say(user)
-    for reply in replies:
-        user.react(reply)
+    for action in actions_of(log):
+        user.react(action)
         language.say(user)
-    return user.reactions
+    return user
+
+
+def actions_of(log: Mapping[str, Any]) -> list[str]:
+    """What the agent wrote, turn by turn."""
+    return [str(each["action"] if log["think"] else each["reply"]) for each in log["reactions"]]
 
 
 def differences(log: Mapping[str, Any], language: Language) -> list[str]:
     """Where a log says something else than its own replies do: empty for a sound one."""
+    return compare(log, derive(log, language))
+
+
+def compare(log: Mapping[str, Any], user: SimulatedUser) -> list[str]:
+    """Where a log differs from the same dialogue that was played again."""
     found: list[str] = []
-    for said, again in zip(log["reactions"], derive(log, language), strict=True):
+    for said, again in zip(log["reactions"], user.reactions, strict=True):
         if (said["change"], said["feeling"], said["why"]) != (again.change, again.feeling, again.justification):
             found.append(f"turn {again.turn}: the log says {said['feeling']}, its replies give {again.feeling}")
+        if (said["reply"], said["formed"]) != (again.reply, again.formed):
+            form = "well-formed" if again.formed else "malformed"
+            found.append(f"turn {again.turn}: what the agent wrote is {form} and shows {again.reply[:40]!r}")
+    if log["reward"] != user.reward:
+        found.append(f"the log says a reward of {log['reward']}, its replies give {user.reward}")
     return found
