@@ -7,14 +7,14 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from tests.policy.tokenizers_for_chat import chat_tokenizer
 from turnwise.policy.rendering import Renderer
@@ -58,21 +58,18 @@ class LocalModel:
 
 
 @contextmanager
-def local_model(*, key: str = "", kind: str = "chatml", capacity: int = CAPACITY) -> Iterator[LocalModel]:
-    """Serve it until the block ends."""
-    tokenizer = chat_tokenizer(kind)
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        config = LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=64,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=1024,
-        )
-        model = LlamaForCausalLM(config).eval()
+def local_model(
+    *,
+    key: str = "",
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    capacity: int = CAPACITY,
+    taught: tuple[Sequence[int], Sequence[int]] | None = None,
+) -> Iterator[LocalModel]:
+    """Serve it until the block ends; `taught` are tokens, and what the model has learnt to say after them."""
+    tokenizer = tokenizer or chat_tokenizer("chatml")
+    model = _tiny_llama(len(tokenizer))
+    if taught is not None:
+        _teach(model, *taught)
     renderer = Renderer(tokenizer)
     with opened(model, tokenizer, renderer, name=NAME, capacity=capacity, memory_gib=0.05, key=key) as server:
         thread = ServerThread(server, name="test")
@@ -80,6 +77,35 @@ def local_model(*, key: str = "", kind: str = "chatml", capacity: int = CAPACITY
             yield LocalModel(origin=thread.origin, server=server, renderer=renderer)
         finally:
             thread.stop()
+
+
+def _tiny_llama(vocabulary: int) -> LlamaForCausalLM:
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return LlamaForCausalLM(config).eval()
+
+
+def _teach(model: LlamaForCausalLM, prompt: Sequence[int], answer: Sequence[int]) -> None:
+    """Learn one answer by heart: every token of it is nearly certain in the end."""
+    ids, target = torch.tensor([[*prompt, *answer]]), torch.tensor(answer)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(500):
+        loss = torch.nn.functional.cross_entropy(model(ids).logits[0, len(prompt) - 1 : -1], target)
+        if loss < 0.01:
+            return
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    raise AssertionError(f"the model has not learnt its answer: the loss is {loss:.3f}")
 
 
 def eventually(holds: Callable[[], bool], *, seconds: float = 60.0) -> None:
