@@ -8,7 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,19 +64,31 @@ def local_model(
     tokenizer: PreTrainedTokenizerBase | None = None,
     capacity: int = CAPACITY,
     taught: tuple[Sequence[int], Sequence[int]] | None = None,
+    listening: Callable[[ModelServer], AbstractContextManager[str]] | None = None,
 ) -> Iterator[LocalModel]:
-    """Serve it until the block ends; `taught` are tokens, and what the model has learnt to say after them."""
+    """Serve it until the block ends.
+
+    `taught` are tokens, and what the model has learnt to say after them; `listening` puts it at an address.
+    """
     tokenizer = tokenizer or chat_tokenizer("chatml")
     model = _tiny_llama(len(tokenizer))
     if taught is not None:
         _teach(model, *taught)
     renderer = Renderer(tokenizer)
-    with opened(model, tokenizer, renderer, name=NAME, capacity=capacity, memory_gib=0.05, key=key) as server:
-        thread = ServerThread(server, name="test")
-        try:
-            yield LocalModel(origin=thread.origin, server=server, renderer=renderer)
-        finally:
-            thread.stop()
+    with (
+        opened(model, tokenizer, renderer, name=NAME, capacity=capacity, memory_gib=0.05, key=key) as server,
+        (listening or _in_a_thread)(server) as origin,
+    ):
+        yield LocalModel(origin=origin, server=server, renderer=renderer)
+
+
+@contextmanager
+def _in_a_thread(server: ModelServer) -> Iterator[str]:
+    thread = ServerThread(server, name="test")
+    try:
+        yield thread.origin
+    finally:
+        thread.stop()
 
 
 def _tiny_llama(vocabulary: int) -> LlamaForCausalLM:
