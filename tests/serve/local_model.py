@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import time
 import urllib.error
 import urllib.request
@@ -117,7 +118,7 @@ def _teach(model: LlamaForCausalLM, prompt: Sequence[int], answer: Sequence[int]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    raise AssertionError(f"the model has not learnt its answer: the loss is {loss:.3f}")
+    raise AssertionError("the model has not learnt its answer")
 
 
 def eventually(holds: Callable[[], bool], *, seconds: float = 60.0) -> None:
@@ -136,3 +137,15 @@ def chat(text: str = "the river", **more: Any) -> dict[str, Any]:
 async def all_at_once(work: list[Any]) -> list[Any]:
     """Everything, in one event loop."""
     return await asyncio.gather(*work)
+
+
+def raw_request(local: LocalModel, path: str, body: Any, *, buffer: int = 0) -> socket.socket:
+    """A connection that has sent a request and reads nothing; `buffer` is how much the system reads for it."""
+    connection = socket.socket()
+    if buffer:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    connection.connect(("127.0.0.1", int(local.origin.rpartition(":")[2])))
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:1\r\nContent-Length: {len(content)}\r\n\r\n"
+    connection.sendall(head.encode() + content)
+    return connection

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import queue
 import socket
 import threading
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from tests.serve.local_model import CAPACITY, NAME, LocalModel, chat, eventually, local_model
+from tests.serve.local_model import CAPACITY, NAME, LocalModel, chat, eventually, local_model, raw_request
 from turnwise import doorkeeping
 from turnwise.cli.engines import answer
 from turnwise.serve.model_server import ModelServer
@@ -299,18 +298,6 @@ def test_a_body_that_breaks_off_ends_alone(local: LocalModel) -> None:
 def read_all(connection: socket.socket) -> bytes:
     """Until the other side has no more to say."""
     return b"".join(iter(lambda: connection.recv(1 << 16), b""))
-
-
-def raw_request(local: LocalModel, path: str, body: Any, *, buffer: int = 0) -> socket.socket:
-    """A connection that has sent a request and reads nothing."""
-    connection = socket.socket()
-    if buffer:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    connection.connect(("127.0.0.1", int(local.origin.rpartition(":")[2])))
-    content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:1\r\nContent-Length: {len(content)}\r\n\r\n"
-    connection.sendall(head.encode() + content)
-    return connection
 
 
 @contextmanager
