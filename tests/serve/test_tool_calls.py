@@ -57,9 +57,8 @@ def client(local: LocalModel) -> Any:
 
 def templated(family: str, messages: Sequence[Mapping[str, Any]]) -> list[int]:
     """The tokens that the template itself makes."""
-    rendered = tool_tokenizer(family).apply_chat_template(
-        messages, tools=[TOOL], add_generation_prompt=True, return_dict=True
-    )
+    tokenizer: Any = tool_tokenizer(family)
+    rendered = tokenizer.apply_chat_template(messages, tools=[TOOL], add_generation_prompt=True, return_dict=True)
     return list(rendered["input_ids"])
 
 
