@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 1: a first run
 #
-# You train an agent from nothing, look at what it learned, and continue the run. This takes about a minute on two CPU
-# cores. Run the file (`python examples/lessons/lesson_1_first_run.py`), or open it as a notebook: VS Code shows the
+# You train an agent from nothing, look at what it learned, and continue the run. This takes less than a minute on a
+# CPU. Run the file (`python examples/lessons/lesson_1_first_run.py`), or open it as a notebook: VS Code shows the
 # cells, and Jupyter does so with jupytext.
 
 # %%

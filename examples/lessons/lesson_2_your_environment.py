@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 2: your own environment
 #
-# You write a game, let the doctor look for mistakes in it, and train an agent on it. This takes about a minute on two
-# CPU cores.
+# You write a game, let the doctor look for mistakes in it, and train an agent on it. This takes less than a minute
+# on a CPU.
 
 # %%
 import json

@@ -3,7 +3,7 @@
 #
 # You may already have an agent: a program that calls a chat API in a loop, with its own tools and prompts. You do not
 # have to rewrite it as an environment. Turnwise starts your program, answers its calls with the policy, records every
-# sampled token, and takes what your program returns as the reward. About a minute on two CPU cores. Needs
+# sampled token, and takes what your program returns as the reward. Less than a minute on a CPU. Needs
 # `pip install 'turnwise[serve]' openai`.
 
 # %%

@@ -3,7 +3,7 @@
 #
 # Runs seldom die with an error. Success falls, and you have to find out why. Every update of every step is measured
 # **by turn index**: how far the policy has moved from the one that sampled, how heavy the tail of the ratios is, how
-# much the clip cuts away. You break a run on purpose and read where it broke. About a minute on two CPU cores.
+# much the clip cuts away. You break a run on purpose and read where it broke. Less than a minute on a CPU.
 
 # %%
 import os

@@ -2,7 +2,7 @@
 # # Lesson 5: reproducing a paper
 #
 # A paper says that a method helps. Does it? You take one claim, see how it becomes thresholds **before** anything is
-# run, run it, and read the verdict. About three minutes on two CPU cores.
+# run, run it, and read the verdict. About a minute on a CPU.
 
 # %%
 import json

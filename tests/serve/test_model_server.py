@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import queue
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
+import typer
 
-from tests.serve.local_model import CAPACITY, NAME, LocalModel, chat, eventually, local_model
+from tests.serve.local_model import CAPACITY, NAME, LocalModel, chat, eventually, local_model, raw_request
+from turnwise import doorkeeping
+from turnwise.cli.engines import answer
+from turnwise.serve.model_server import ModelServer
 
+uvicorn: Any = pytest.importorskip("uvicorn", reason="needs turnwise[serve]")
 openai = pytest.importorskip("openai", reason="needs the openai client")
 CHAT = "/v1/chat/completions"
 SEARCH = {
@@ -256,6 +263,19 @@ def test_a_client_that_never_reads_keeps_no_place_and_nobody_waits_for_it(local:
     eventually(lambda: local.server.metrics.open_requests == 0)
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="needs Linux")
+def test_a_client_that_never_reads_is_cut_off_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doorkeeping, "_UNREAD_SECONDS", 1)
+    body = chat(stream=True, n=48, logprobs=True, top_logprobs=20, max_tokens=200)
+    with local_model(listening=as_the_command_does) as local, raw_request(local, CHAT, body, buffer=4096) as connection:
+        eventually(lambda: local.server.metrics.left == 1)
+        assert local.server.metrics.open_requests == 0
+        assert local.ask(CHAT, chat(max_tokens=2))[0] == 200
+        connection.settimeout(60)
+        with pytest.raises(ConnectionResetError):
+            read_all(connection)
+
+
 @pytest.mark.parametrize(
     "rubbish", [b"\x00\xff\r\n\r\n", b"GET\r\n\r\n", b"POST /v1/chat/completions HTTP/9.9\r\n\r\n"]
 )
@@ -275,13 +295,28 @@ def test_a_body_that_breaks_off_ends_alone(local: LocalModel) -> None:
     assert local.ask(CHAT, chat(max_tokens=2))[0] == 200
 
 
-def raw_request(local: LocalModel, path: str, body: Any, *, buffer: int = 0) -> socket.socket:
-    """A connection that has sent a request and reads nothing."""
-    connection = socket.socket()
-    if buffer:
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-    connection.connect(("127.0.0.1", int(local.origin.rpartition(":")[2])))
-    content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:1\r\nContent-Length: {len(content)}\r\n\r\n"
-    connection.sendall(head.encode() + content)
-    return connection
+def read_all(connection: socket.socket) -> bytes:
+    """Until the other side has no more to say."""
+    return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+
+@contextmanager
+def as_the_command_does(server: ModelServer) -> Iterator[str]:
+    """Listen and answer with the code of `turnwise serve`, in a thread."""
+    said, started = queue.Queue[str](), list[Any]()
+
+    class Kept(uvicorn.Server):
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            started.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uvicorn, "Server", Kept)
+        patch.setattr(typer, "echo", said.put)
+        thread = threading.Thread(target=answer, args=(server, NAME), kwargs={"host": "127.0.0.1", "port": 0})
+        thread.start()
+        try:
+            yield said.get(timeout=60).split()[-1]
+        finally:
+            started[0].should_exit = True
+            thread.join(60)

@@ -29,6 +29,7 @@ from tests.torture import (
 from tests.torture.hostile_programs import PROGRAMS
 from tests.torture.tally import Tally, shares
 from turnwise.algorithm import PRESETS
+from turnwise.dialects.asgi import read_body
 from turnwise.dialects.dialect import Asked
 from turnwise.engine.serving import EngineServer
 from turnwise.envs import Env
@@ -36,6 +37,7 @@ from turnwise.envs.process import EnvSource
 from turnwise.gateway.agent_session import AgentSession
 from turnwise.policy.rendering import Renderer
 from turnwise.report import write_report
+from turnwise.serve import model_server
 from turnwise.tools.sandbox import Execution, SandboxLimits
 
 FAST = [
@@ -119,13 +121,28 @@ def test_a_session_that_samples_retries_anew_is_found(monkeypatch: pytest.Monkey
 def test_good_and_bad_clients_get_what_they_ask_for_and_leave_nothing() -> None:
     tally = clients.campaign(count=100, seed=1)
     assert (tally.attempts, tally.failures) == (100, [])
-    assert set(tally.outcomes) == {"answered", "streamed", "refused", "left", "talked rubbish"}
+    assert set(tally.outcomes) == {
+        *("answered", "streamed", "refused", "left", "talked rubbish", "sent 10 MB", "never read")
+    }
 
 
 def test_an_engine_that_keeps_what_clients_leave_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EngineServer, "close", lambda *_: None)
     tally = clients.campaign(count=20, seed=1, patience=0.5)
     assert any("stayed" in failure for failure in tally.failures)
+
+
+@pytest.mark.skipif(clients._memory() == (0.0, 0.0), reason="this system does not tell what is in use")
+def test_a_server_that_keeps_something_of_each_request_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = list[bytes]()
+
+    async def keeping(receive: Any) -> bytes:
+        kept.append(bytes(1 << 18))
+        return await read_body(receive)
+
+    monkeypatch.setattr(model_server, "read_body", keeping)
+    tally = clients.campaign(count=100, seed=1)
+    assert any("memory in use grew" in failure for failure in tally.failures)
 
 
 # Corruptions.

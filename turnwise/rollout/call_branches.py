@@ -15,7 +15,13 @@ from typing import Any
 
 from turnwise.policy.chat_roles import Roles
 from turnwise.policy.rendering import Conversation, Prompt, Renderer
-from turnwise.rollout.calling_conversation import CallingConversation, CallsAs, find_calls_as
+from turnwise.rollout.calling_conversation import (
+    ArgumentsAs,
+    CallingConversation,
+    CallsAs,
+    find_arguments_as,
+    find_calls_as,
+)
 from turnwise.rollout.env_messages import call_row
 from turnwise.tools.formats import JsonFormat, render_tools
 from turnwise.tools.tool import Tool
@@ -171,6 +177,11 @@ class Renderers:
     def calls_as(self) -> CallsAs:
         """How the template is told of calls."""
         return find_calls_as(self.plain)
+
+    @cached_property
+    def arguments_as(self) -> ArgumentsAs | None:
+        """How the template wants the arguments of calls that it writes itself; None if it writes none."""
+        return find_arguments_as(self.plain)
 
     def shows(self, tools: Sequence[Mapping[str, Any]]) -> bool:
         """Whether the template shows these tools."""

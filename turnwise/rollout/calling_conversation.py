@@ -21,7 +21,9 @@ from turnwise.tools.native_calls import call_id, read_native_calls
 CallsAs = Literal["text", "data", "user"]
 """How a template is told of calls and results: the call as text or as data with results in the role `tool`, or both as
 plain text, the results as the user's."""
-_BREAKING = (TemplateError, TypeError, AttributeError)
+ArgumentsAs = Literal["data", "text"]
+"""How a template that writes calls itself wants their arguments; the text is JSON."""
+BREAKING = (TemplateError, TypeError, AttributeError)
 """What a template may raise; it adds texts to what is none, or asks a text for a field."""
 
 
@@ -98,7 +100,7 @@ def _written(renderer: Renderer, messages: Sequence[Mapping[str, Any]], reply: M
         before = renderer.render(messages).removesuffix(renderer.opening)
         # Results follow, because some templates treat the last message differently.
         whole = renderer.render([*messages, reply, *results])
-    except _BREAKING:
+    except BREAKING:
         return ""
     if not renderer.end_text or not whole.startswith(before):
         return ""
@@ -120,8 +122,24 @@ def find_calls_as(renderer: Renderer) -> CallsAs:
             messages.append({"role": "tool", "name": name, "tool_call_id": known, "content": words[place + 1]})
         try:
             text = renderer.render(messages)
-        except _BREAKING:
+        except BREAKING:
             continue
         if all(word in text for word in words):
             return form
     return "user"
+
+
+def find_arguments_as(renderer: Renderer) -> ArgumentsAs | None:
+    """How the template wants the arguments of calls that are told as data; None if it does not write such calls."""
+    words = [f"word{place}" for place in range(5)]
+    call = ToolCall(name=words[1], arguments={words[2]: words[3]})
+    result = {"role": "tool", "name": words[1], "tool_call_id": call_id(0), "content": words[4]}
+    for form in ("data", "text"):
+        said = call_message("", [call], [call_id(0)], arguments_as_text=form == "text")
+        try:
+            text = renderer.render([{"role": "user", "content": words[0]}, said, result])
+        except BREAKING:
+            continue
+        if all(word in text for word in words):
+            return form
+    return None

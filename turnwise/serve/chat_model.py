@@ -19,6 +19,8 @@ from turnwise.engine.session import Heard
 from turnwise.policy.rendering import Renderer
 from turnwise.rollout.call_branches import Renderers
 from turnwise.rollout.call_tree import template_messages
+from turnwise.rollout.calling_conversation import BREAKING
+from turnwise.serve.told_calls import told_calls
 
 _LONG = 20_000
 """Characters that become tokens in the event loop, in a few milliseconds; longer texts do not make others wait."""
@@ -99,6 +101,8 @@ class ChatModel:
     def _render(self, asked: Asked, renderers: Renderers) -> list[list[int]]:
         if asked.prompts:
             return [self._encode(prompt, renderers.plain) for prompt in asked.prompts]
+        if ids := _with_told_calls(asked, renderers):
+            return [ids]
         conversation = renderers.open(asked.tools)
         messages = renderers.introduce(asked.tools, template_messages(asked.messages))
         try:
@@ -123,3 +127,18 @@ class ChatModel:
     def _too_long(self, size: str) -> RefusedError:
         text = f"This model's maximum context length is {self.engine.capacity} tokens, and the prompt alone has {size}"
         return RefusedError(400, f"{text}; send less.", "context_length_exceeded")
+
+
+def _with_told_calls(asked: Asked, renderers: Renderers) -> list[int]:
+    """The prompt with earlier calls as the template itself writes them, which is how the model knows them.
+
+    Nothing if there are none, or if the template does not write them: some take only one call in a message.
+    """
+    has_calls = any(message.calls for message in asked.messages)
+    if not has_calls or renderers.arguments_as is None or not renderers.shows(asked.tools):
+        return []
+    messages = renderers.fit_native(told_calls(asked.messages, renderers.arguments_as), opens=True)
+    try:
+        return renderers.open(asked.tools).extend(messages).ids
+    except BREAKING:
+        return []

@@ -63,9 +63,7 @@ class OpenEnv(Env):
             answer = await self._ask({"type": "step", "data": self._read(action)})
         except _InvalidActionError as error:
             return f"invalid action : {error}", 0.0, False, False, {"valid": False}
-        reward = answer.get("reward")
-        done = bool(answer.get("done"))
-        return self._show(answer), 0.0 if reward is None else float(reward), done, False, {"valid": True}
+        return self._show(answer), self._reward(answer), bool(answer.get("done")), False, {"valid": True}
 
     def sample_random_action(self) -> str:
         """A word of the last observation."""
@@ -82,25 +80,47 @@ class OpenEnv(Env):
             await connection.close()
 
     async def _ask(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What the server says to a message. If that fails, the session ends, and the next episode opens another."""
+        try:
+            return self._data(await self._exchange(message), message["type"])
+        except _InvalidActionError:
+            raise
+        except BaseException:  # also a deadline's: an answer that comes late must not answer the next message
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.transport.abort()
+            raise
+
+    async def _exchange(self, message: Mapping[str, Any]) -> Any:
         try:
             if self._connection is None:
                 scheme = "wss" if self._secure else "ws"
                 self._connection = await connect(f"{scheme}://{self._address}/ws", max_size=_MOST_BYTES, proxy=None)
             with suppress(ConnectionClosed):  # a server that is full says so first and then closes
                 await self._connection.send(json.dumps(message))
-            answer = json.loads(await self._connection.recv())
-        except (OSError, WebSocketException, ValueError) as error:
+            return json.loads(await self._connection.recv())
+        except (OSError, WebSocketException, ValueError, RecursionError) as error:
             raise EpisodeError(f"the OpenEnv server at {self._address} does not answer: {error}") from error
+
+    def _data(self, answer: Any, asked: str) -> Mapping[str, Any]:
         data = answer.get("data") if isinstance(answer, dict) else None
         if not isinstance(data, dict):
             raise EpisodeError(f"the OpenEnv server at {self._address} answers with {_short(answer)}")
         if answer.get("type") == "error":
             text = _short(data.get("errors") or data.get("message"))
-            if data.get("code") == _INVALID and message["type"] == "step":
+            if data.get("code") == _INVALID and asked == "step":
                 raise _InvalidActionError(text)
             fix = "; raise its max_concurrent_envs or lower rollout.concurrency" if data.get("code") == _FULL else ""
             raise EpisodeError(f"the OpenEnv server at {self._address} says {data.get('code')}: {text}{fix}")
+        if "observation" not in data:
+            raise EpisodeError(f"the OpenEnv server at {self._address} answers with {_short(data)}")
         return data
+
+    def _reward(self, answer: Mapping[str, Any]) -> float:
+        reward = answer.get("reward")
+        if not isinstance(reward, float | int | None):
+            raise EpisodeError(f"the OpenEnv server at {self._address} pays {_short(reward)}, which is no number")
+        return float(reward or 0.0)
 
     def _read(self, action: str) -> dict[str, Any]:
         text = action.encode("utf-8", "replace").decode("utf-8")
