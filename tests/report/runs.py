@@ -198,6 +198,7 @@ def _trajectory(
     ]
     turns = [_turn(*pair, tokenizer, draw, reward=float(won and place == 2)) for place, pair in enumerate(texts)]
     task = {"question": words.get("task", OBSERVATION)}
+    error = {"error": words["error"]} if "error" in words else {}
     return Trajectory(
         id=words.get("id", name) + ("" if "id" not in words else str(index)),
         turns=turns,
@@ -205,7 +206,7 @@ def _trajectory(
         terminated=True,
         task=task,
         seed=index,
-        info={"success": won},
+        info={"success": won, **error},
     )
 
 

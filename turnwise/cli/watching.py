@@ -53,12 +53,14 @@ def watch(
     attached: Annotated[bool, typer.Option("--attached", hidden=True)] = False,
 ) -> None:
     """Show runs live in a browser, while they run or later. It reads their folders and changes nothing."""
-    from turnwise.evaluate.saved_chapter import read_evaluations
     from turnwise.watch import WatchServer
 
     folders, saved = runs or [Path("runs")], evals or []
     with one_message():
-        read_evaluations(saved)  # a wrong file is told now, not on the page
+        if saved:
+            from turnwise.evaluate.saved_chapter import read_evaluations
+
+            read_evaluations(saved)  # a wrong file is told now, not on the page
         if not is_loopback(host) and not token:
             token = secrets.token_urlsafe(24)
         server = _serve(partial(WatchServer, folders, evals=saved, host=host, token=token), port)

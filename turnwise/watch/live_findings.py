@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from turnwise.evaluate.saved import SavedEvaluation, read_evaluation
-from turnwise.evaluate.saved_chapter import evaluations_chapter, name_evaluations
 from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.verdict_chapter import verdict_chapter
 from turnwise.runs.disk import open_plain
 from turnwise.untrusted import parse_shallow
 from turnwise.watch.live_run import signature
+
+if TYPE_CHECKING:
+    from turnwise.evaluate.saved import SavedEvaluation
 
 COMPARISON, VERDICT, _RESULTS = "comparison.json", "verdict.md", "results.json"
 """What `turnwise compare` and `turnwise reproduce` conclude with."""
@@ -74,11 +75,14 @@ class SavedEvaluations:
         return True
 
     def _describe(self) -> dict[str, Any] | None:
-        sound = {file: each for file, each in self._read.items() if isinstance(each, SavedEvaluation)}
+        if not self._read:
+            return None
+        # Most runs have none, and the page should open before all that recipes need is imported.
+        from turnwise.evaluate.saved_chapter import evaluations_chapter, name_evaluations
+
+        sound = {file: each for file, each in self._read.items() if not isinstance(each, str)}
         problems = [each for each in self._read.values() if isinstance(each, str)]
         content = evaluations_chapter(name_evaluations(sound)) if sound else {}
-        if not content and not problems:
-            return None
         return comparison_chapter({**content, "notes": [*content.get("notes", ()), *problems]})
 
 
@@ -120,6 +124,8 @@ def _text(file: Path) -> str:
 
 
 def _read_saved(file: Path) -> SavedEvaluation | str:
+    from turnwise.evaluate.saved import read_evaluation
+
     try:
         return read_evaluation(file)
     except ValueError as error:
