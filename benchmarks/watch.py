@@ -45,16 +45,16 @@ def measure(run: Path, *, steps: int, tries: int, more: int) -> dict[str, Any]:
     with WatchServer([run]) as server, sync_playwright() as driver:
         seconds: list[float] = []
         memory: list[float] = []
-        for _ in range(tries):
+        later = float("nan")
+        for attempt in range(tries):
             browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
             page, took = _open(browser, server.address)
             seconds.append(took)
             memory.append(page_megabytes(browser) or float("nan"))
-            if len(seconds) < tries:
-                browser.close()
-        _append(page, run, first=steps + 1, count=more)
-        later = page_megabytes(browser) or float("nan")
-        browser.close()
+            if attempt == tries - 1:
+                _append(page, run, first=steps + 1, count=more)
+                later = page_megabytes(browser) or float("nan")
+            browser.close()
         spent = time.process_time()
         _write(run, [steps + more + 1])
         server.view.look()

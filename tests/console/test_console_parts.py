@@ -72,9 +72,9 @@ def test_parts_of_the_reward_have_columns_behind_it():
     labels = [measure.label for measure in measures_of(progress)]
     place = labels.index("reward")
     assert labels[place : place + 4] == ["reward", "exact", "st\\x1byle", "turns"]
-    screen = Console(file=io.StringIO(), width=200)
-    screen.print(step_table(progress, width=200))
-    head, *_, first, second = screen.file.getvalue().splitlines()
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(step_table(progress, width=200))
+    head, *_, first, second = shown.getvalue().splitlines()
     assert head.split().index("exact") == head.split().index("reward") + 1
     assert " 0.250" in first
     assert " -0.500" in first

@@ -274,7 +274,7 @@ def test_a_study_of_two_algorithms_fills_its_table_and_concludes(browser: Browse
         assert page.locator("#comparison").count() == 0
         compare_folders(folders).save(study / "comparison.json")
         wait_until(page, "document.querySelector('#comparison') !== null")
-        assert page.locator("#comparison .lead").inner_text() == "compare"
+        assert page.locator("#comparison .lead").inner_text() == "The study in compare."
         assert page.locator("nav a").first.inner_text() == "Comparison"
         reached = page.get_by_role("region", name="What each algorithm reached").locator("tbody tr")
         assert [row.split("\t")[0] for row in reached.all_inner_texts()] == ["ppo", "st-ppo"]

@@ -123,7 +123,7 @@ function studiesChapter(studies) {
   const wanted = studies.filter(({ runs }) => !runs.length || runs.some((key) => shown.has(key)));
   if (!wanted.length) return null;
   const [first] = wanted;
-  if (wanted.length === 1) return chapter("comparison", first.title, first.name, comparisonParts(first.chapter));
+  if (wanted.length === 1) return chapter("comparison", first.title, `The study in ${first.name}.`, comparisonParts(first.chapter));
   const blocks = wanted.map(({ name, title, chapter: content }) =>
     html("div", { class: "study" }, html("h3", {}, `${name}: ${title.toLowerCase()}`), comparisonParts(content)),
   );
