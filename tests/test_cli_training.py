@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from turnwise.cli import app
+from turnwise.cli import app, watching
 from turnwise.cli.training import new_folder
 from turnwise.runs import read_journal
 
@@ -73,6 +74,15 @@ def test_train_then_resume_then_evaluate(here):
     written = yaml.safe_load(Path("runs/tiny-2/config.yaml").read_text())
     assert written["model"]["name"] == "runs/tiny/checkpoints/step_000002"
     assert written["train"]["learning_rate"] == 3e-4  # it is nano all the same
+
+
+def test_a_run_says_where_it_can_be_watched(here, monkeypatch):
+    monkeypatch.setattr(watching, "_START_SECONDS", 600.0)  # the machine may be busy
+    trained = turnwise("train", *SMALL, "name=seen", "train.steps=1", "--quiet", "--watch")
+    assert trained.exit_code == 0, trained.output
+    first = trained.stdout.splitlines()[0]
+    assert re.fullmatch(r"watching runs/seen at http://127\.0\.0\.1:\d+", first), trained.stdout
+    assert "did not start" not in trained.stderr
 
 
 def test_without_output_a_run_gets_a_free_name(here):

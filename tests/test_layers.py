@@ -70,7 +70,10 @@ def test_the_table_has_no_cycle():
 @pytest.mark.parametrize(
     "name",
     ["turnwise"]
-    + [f"turnwise.{name}" for name in ("types", "envs", "runs", "runs.reading", "report", "guard.guard", "algorithm")]
+    + [
+        f"turnwise.{name}"
+        for name in ("types", "envs", "runs", "runs.reading", "report", "watch", "guard.guard", "algorithm")
+    ]
     + [f"turnwise.{name}" for name in ("recipe.schema", "recipe.loading", "study.processes", "study.arms", "cli")],
 )
 def test_importing_it_does_not_import_torch(name: str):

@@ -9,7 +9,7 @@ from tests.console.console_rows import Clock, evaluation, row
 from turnwise.console.chart import draw_curve
 from turnwise.console.progress import RunProgress
 from turnwise.console.samples import LONGEST, episode_text
-from turnwise.console.views import duration, evaluation_line, evaluation_table
+from turnwise.console.views import duration, evaluation_line, evaluation_table, measures_of, step_table
 from turnwise.types import StopReason, Trajectory, Turn
 from turnwise.untrusted import printable
 
@@ -63,6 +63,22 @@ def test_time_left_follows_the_pace_of_the_recent_steps():
         progress.add(row(step))
     assert progress.seconds_left == pytest.approx(59 * 3.0)
     assert [duration(seconds) for seconds in (None, 59.6, 3725)] == ["–", "1:00", "1:02:05"]
+
+
+def test_parts_of_the_reward_have_columns_behind_it():
+    progress = RunProgress(steps=9)
+    progress.add({**row(1), "rollout/reward_exact": 0.25, "rollout/reward_st\x1byle": -0.5})
+    progress.add(row(2))
+    labels = [measure.label for measure in measures_of(progress)]
+    place = labels.index("reward")
+    assert labels[place : place + 4] == ["reward", "exact", "st\\x1byle", "turns"]
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(step_table(progress, width=200))
+    head, *_, first, second = shown.getvalue().splitlines()
+    assert head.split().index("exact") == head.split().index("reward") + 1
+    assert " 0.250" in first
+    assert " -0.500" in first
+    assert second.count("–") - first.count("–") == 2
 
 
 def test_a_step_that_comes_again_replaces_what_followed_it():

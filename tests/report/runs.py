@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +15,7 @@ import zstandard
 
 import turnwise.policy
 from turnwise.algorithm import preset
+from turnwise.evaluate.saved import SavedEvaluation, save_evaluation
 from turnwise.runs import RunFolder, write_groups
 from turnwise.types import Group, StopReason, Trajectory, Turn
 
@@ -36,17 +37,23 @@ def write_run(
     episodes: int = 12,
     words: Mapping[str, str] | None = None,
     settings: Mapping[str, Any] | None = None,
+    parts: Sequence[str] = (),
 ) -> Path:
-    """A run of `steps` steps. From `falls_at` on the ratio's tail grows; success dies ten steps later."""
+    """A run of `steps` steps. From `falls_at` on the ratio's tail grows; success dies ten steps later.
+
+    `parts` are the names of the parts of its reward.
+    """
     draw = Random(f"{algorithm} {seed}")
     folder = RunFolder.create(path, _config(path.name, algorithm, seed, steps, settings or {}), {**META, **_started()})
     for step in range(1, steps + 1):
         trouble = 0.0 if falls_at is None else min(max(0.0, step - falls_at + 1), 30.0)
-        folder.metrics.append(_metrics(step, trouble, draw))
+        added = {f"rollout/reward_{part}": draw.random() for part in parts}
+        folder.metrics.append(_metrics(step, trouble, draw) | added)
         for turn in range(6):
             folder.turns.append({"step": step, "turn": turn, **_reading(turn, step, trouble, draw)})
         if step % 10 == 0:
-            folder.evals.append(_evaluation(step, trouble, draw))
+            measured = {f"eval/reward_{part}": draw.random() for part in parts}
+            folder.evals.append(_evaluation(step, trouble, draw) | measured)
     if guarded and falls_at is not None:
         folder.events.append(_incident(falls_at + 3))
     folder.events.append({"step": steps, "time": "2026-02-03T11:15:09+00:00", "kind": "finished"})
@@ -54,6 +61,16 @@ def write_run(
         record(path, step, draw, episodes=episodes, words=words or {})
     if recorded:
         _copy_tokenizer(path, recorded[-1])
+    return path
+
+
+def write_evaluation(path: Path, label: str, *, solved: int) -> Path:
+    """A saved evaluation on eight tasks."""
+    lists = [{"success": [float(seed < solved)], "reward": [0.0], "turns": [1]} for seed in range(8)]
+    tasks = [{"task": f"seed {seed}", "seat": "agent", "faults": 0, **each} for seed, each in enumerate(lists)]
+    metrics = {"eval/success": solved / 8}
+    parts = {"command": [], "time": "", "turnwise": "", "env": {"id": "e"}, "settings": {}, "metrics": metrics}
+    save_evaluation(path, SavedEvaluation(label=label, tasks=tasks, **parts))
     return path
 
 
@@ -181,6 +198,7 @@ def _trajectory(
     ]
     turns = [_turn(*pair, tokenizer, draw, reward=float(won and place == 2)) for place, pair in enumerate(texts)]
     task = {"question": words.get("task", OBSERVATION)}
+    error = {"error": words["error"]} if "error" in words else {}
     return Trajectory(
         id=words.get("id", name) + ("" if "id" not in words else str(index)),
         turns=turns,
@@ -188,7 +206,7 @@ def _trajectory(
         terminated=True,
         task=task,
         seed=index,
-        info={"success": won},
+        info={"success": won, **error},
     )
 
 

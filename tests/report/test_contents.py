@@ -11,10 +11,9 @@ import typer
 from typer.testing import CliRunner
 
 from tests.report.page_data import data_of
-from tests.report.runs import write_run
+from tests.report.runs import write_evaluation, write_run
 from turnwise.cli.report import report
 from turnwise.evaluate.comparison import compare_folders
-from turnwise.evaluate.saved import SavedEvaluation, save_evaluation
 from turnwise.report import find_onset, write_report
 from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import differing, flatten, group_labels, short_labels
@@ -72,6 +71,23 @@ def test_panels_and_heat_maps_name_metrics_that_runs_write(tmp_path: Path) -> No
     assert {heat.metric for heat in HEATS} <= TURN_METRICS.keys()
     totals = {name.replace("turn/", "loss/") for name in TURN_METRICS}
     assert {panel.metric for panel in PANELS if panel.metric.startswith("loss/")} <= totals
+
+
+def test_every_part_of_the_reward_has_a_panel_with_its_evaluations(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / name, steps=10, parts=parts) for name, parts in (("a", ("style", "exact")), ("b", ()))]
+    shown = data_of(write_report(runs, tmp_path / "report.html"))
+    parts = [panel for panel in shown["panels"] if panel["chapter"] == "Parts of the reward"]
+    assert [(each["metric"], each["title"], each["evaluation"]) for each in parts] == [
+        ("rollout/reward_exact", "exact", "eval/reward_exact"),
+        ("rollout/reward_style", "style", "eval/reward_style"),
+    ]
+    chapters = list(dict.fromkeys(panel["chapter"] for panel in shown["panels"]))
+    assert chapters[:3] == ["Outcome", "Parts of the reward", "Policy update"]
+    with_parts, without = shown["runs"]
+    assert len(with_parts["curves"]["columns"]["rollout/reward_exact"]) == 10
+    assert "rollout/reward_exact" not in with_parts["others"]
+    assert "rollout/reward_exact" not in without["curves"]["columns"]
+    assert "eval/reward_exact" in with_parts["evaluations"][0]
 
 
 def test_configs_are_compared_by_dotted_keys() -> None:
@@ -190,16 +206,9 @@ def test_the_command_writes_the_report_and_says_where(tmp_path: Path) -> None:
 
 
 def test_saved_evaluations_join_the_report_and_are_compared_with_the_first(tmp_path: Path) -> None:
-    def save(path: Path, label: str, solved: int) -> None:
-        lists = [{"success": [float(seed < solved)], "reward": [0.0], "turns": [1]} for seed in range(8)]
-        tasks = [{"task": f"seed {seed}", "seat": "agent", "faults": 0, **each} for seed, each in enumerate(lists)]
-        metrics = {"eval/success": solved / 8}
-        parts = {"command": [], "time": "", "turnwise": "", "env": {"id": "e"}, "settings": {}, "metrics": metrics}
-        save_evaluation(path, SavedEvaluation(label=label, tasks=tasks, **parts))
-
     run = write_run(tmp_path / "run", steps=12)
-    save(run / "evals/after.json", "after", 6)
-    save(tmp_path / "before.json", "before", 2)
+    write_evaluation(run / "evals/after.json", "after", solved=6)
+    write_evaluation(tmp_path / "before.json", "before", solved=2)
     app = typer.Typer()
     app.command()(report)
     page = tmp_path / "page.html"

@@ -27,6 +27,42 @@ def test_a_run_leaves_one_row_a_step_and_a_checkpoint_where_one_is_due(tmp_path:
     assert rows(tmp_path / "run", "events")[-1]["kind"] == "finished"
 
 
+class Reading(Screen):
+    """Reads the newest ledger when learning from it begins; may break off there, as a lost machine would."""
+
+    def __init__(self, folder: Path, *, lost_at: int | None = None) -> None:
+        super().__init__()
+        self.folder, self.lost_at = folder, lost_at
+        self.ledgers: dict[str, bytes] = {}
+
+    def phase(self, name: str) -> None:
+        super().phase(name)
+        if name == "learning":
+            newest = max((self.folder / "rollouts").glob("step_*"))
+            self.ledgers[newest.name] = newest.read_bytes()
+            if len(self.ledgers) == self.lost_at:
+                raise LostMachineError
+
+
+def test_episodes_can_be_read_before_they_are_learnt_from_and_learning_changes_nothing_in_them(tmp_path: Path) -> None:
+    reading = Reading(tmp_path / "run")
+    run(tmp_path / "run", {"train": {"steps": 3}}, console=reading)
+    kept = {file.name: file.read_bytes() for file in (tmp_path / "run/rollouts").glob("step_*")}
+    assert len(kept) == 3
+    assert reading.ledgers == kept
+    with pytest.raises(LostMachineError):
+        run(tmp_path / "lost", {"train": {"steps": 3}}, console=Reading(tmp_path / "lost", lost_at=3))
+    assert [row["step"] for row in rows(tmp_path / "lost")] == [1, 2]
+    assert RunFolder.open(tmp_path / "lost").rollout_steps() == [1, 2, 3]  # no journal knows of the last
+    resume(tmp_path / "lost", console=Screen())
+    again = {step: read_groups(RunFolder.open(tmp_path / "lost").rollouts_file(step)) for step in (1, 2, 3)}
+    assert [[each.id for each in groups] for groups in again.values()] == [
+        [each.id for each in read_groups(RunFolder.open(tmp_path / "run").rollouts_file(step))] for step in (1, 2, 3)
+    ]
+    assert timeless(tmp_path / "lost") == timeless(tmp_path / "run")
+    assert last_tensors(tmp_path / "lost") == last_tensors(tmp_path / "run")
+
+
 def test_held_out_episodes_are_written_down_with_each_evaluation_unless_nothing_is(tmp_path: Path) -> None:
     run(tmp_path / "run", {"train": {"steps": 2}, "eval": {"episodes": 20}})
     folder = RunFolder.open(tmp_path / "run")

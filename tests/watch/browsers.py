@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from turnwise.watch import LiveView
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @dataclass(kw_only=True)
@@ -65,6 +69,18 @@ def _join(old: list[Any] | None, new: list[Any], start: int) -> list[Any]:
     return (old if old is not None else [None] * start)[:start] + new
 
 
+def page_megabytes(browser: Browser) -> float | None:
+    """Memory of the process that shows the browser's only page, without what it shares; None where it cannot be read.
+
+    The browser keeps smaller ones ready for pages to come.
+    """
+    processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+    files = [Path(f"/proc/{each['id']}/status") for each in processes if each["type"] == "renderer"]
+    used = [re.search(r"^RssAnon:\s*(\d+) kB$", file.read_text(), re.MULTILINE) for file in files if file.exists()]
+    known = [int(each[1]) / 1000 for each in used if each is not None]
+    return max(known) if known and len(known) == len(files) else None
+
+
 def fresh(roots: list[Path]) -> Any:
     """What a browser would know that came just now, to a server that was just started."""
     view, memory = LiveView(roots), Memory()
@@ -86,15 +102,16 @@ class Stream:
         assert self._answer.status == 200
 
     def next(self) -> tuple[str, str]:
-        """The next message: its id and its data."""
+        """The next message: its id and its data; EOFError where the stream ends."""
         fields: dict[str, str] = {}
-        while True:
-            line = self._answer.readline().decode().rstrip("\n")
+        while read := self._answer.readline():
+            line = read.decode().rstrip("\n")
             if not line and "data" in fields:
                 return fields["id"], fields["data"]
             name, _, value = line.partition(": ")
             if name:
                 fields[name] = value
+        raise EOFError("the stream has ended")
 
     def close(self) -> None:
         self._answer.close()

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.report.runs import write_long_run, write_run
+from tests.report.runs import write_evaluation, write_long_run, write_run
 from tests.watch.browsers import Memory, fresh
+from turnwise.evaluate.saved_chapter import evaluations_chapter, read_evaluations
 from turnwise.report import Sample
 from turnwise.report.build import collect
 from turnwise.report.columns import Columns
@@ -32,10 +33,26 @@ def append(file: Path, *rows: dict[str, Any]) -> None:
 
 
 def test_the_page_has_what_a_report_of_the_run_has(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "geo", algorithm="ppo", steps=60, falls_at=30, guarded=True, recorded=(1, 60))
+    run = write_run(
+        tmp_path / "geo",
+        algorithm="ppo",
+        steps=60,
+        falls_at=30,
+        guarded=True,
+        recorded=(1, 60),
+        parts=("exact", "style"),
+    )
     write_run(run / "sft", steps=20)
-    (report,) = json.loads(json.dumps(collect([run], comparison=None, sample=Sample())["runs"]))
-    ((_, parts),) = fresh([tmp_path])["runs"].items()
+    files = [write_evaluation(run / f"evals/{name}.json", name, solved=solved) for name, solved in (("a", 2), ("b", 7))]
+    evaluations = evaluations_chapter(read_evaluations(files))
+    collected = json.loads(
+        json.dumps(collect([run], comparison=None, evaluations=evaluations, sample=Sample()), allow_nan=False)
+    )
+    (report,), page = collected["runs"], fresh([tmp_path])
+    assert page["shared"]["panels"] == collected["panels"]
+    assert sum(panel["chapter"] == "Parts of the reward" for panel in page["shared"]["panels"]) == 2
+    assert page["shared"]["evaluations"] == collected["evaluations"]
+    ((_, parts),) = page["runs"].items()
     shown = {name: value for part in parts.values() for name, value in part.items()}
     assert parts["curves"] == {"step": report["curves"]["step"], "columns": parts["curves"]["columns"]}
     assert parts["curves"]["columns"] == report["curves"]["columns"]
@@ -46,7 +63,7 @@ def test_the_page_has_what_a_report_of_the_run_has(tmp_path: Path) -> None:
     assert {name: shown[name] for name in ("group", "legend", "config")} == {
         name: report[name] for name in ("group", "legend", "config")
     }
-    assert shown["recorded"] == {"step": [[1, 60, 59]], "eval": []}
+    assert shown["recorded"] == {"step": [[1, 60, 59]], "eval": [], "tokens": [[1, 60, 59]]}
     assert (shown["status"], shown["pace"]) == ("finished", pytest.approx(19, abs=1))
 
 
@@ -202,7 +219,8 @@ def test_many_runs_are_shown_in_few_points_and_the_newest_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for seed in range(12):
-        write_run(tmp_path / "study" / f"ppo/seed-{seed}", algorithm="ppo", seed=seed, steps=2)
+        parts = ("exact",) if seed == 7 else ()
+        write_run(tmp_path / "study" / f"ppo/seed-{seed}", algorithm="ppo", seed=seed, steps=2, parts=parts)
         os.utime(tmp_path / f"study/ppo/seed-{seed}/metrics.jsonl", (seed, seed))
         os.utime(tmp_path / f"study/ppo/seed-{seed}/meta.json", (seed, seed))
     monkeypatch.setattr(live_view, "MOST_RUNS", 10)
@@ -212,8 +230,103 @@ def test_many_runs_are_shown_in_few_points_and_the_newest_are_kept(
         f"ppo/seed-{seed}" for seed in range(2, 12)
     )
     assert content["shared"]["left_out"] == 2
-    assert content["shared"]["comparison"]["sentences"] == ["ppo is ppo"]
+    (study,) = content["shared"]["studies"]
+    assert (study["name"], study["title"]) == ("study", "Comparison")
+    assert study["chapter"]["sentences"] == ["ppo is ppo"]
+    assert study["runs"] == content["shared"]["order"]
     assert {run["about"]["group"] for run in content["runs"].values()} == {"ppo"}
+    sent = {run["about"]["name"]: set(run["curves"]["columns"]) for run in content["runs"].values()}
+    assert sent["ppo/seed-7"] - sent["ppo/seed-8"] == {"rollout/reward_exact"}  # parts are sent of many runs too
+    assert "loss/ratio_ess" not in sent["ppo/seed-7"]
+    assert "rollout/reward_exact" in {panel["metric"] for panel in content["shared"]["panels"]}
+
+
+def test_studies_are_found_wherever_they_conclude(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs/old", steps=2)
+    for seed in range(2):
+        write_run(tmp_path / f"runs/studies/first/ppo/seed-{seed}", algorithm="ppo", seed=seed, steps=2)
+    paper = tmp_path / "runs/paper"
+    (paper / "runs/table/seed-0").mkdir(parents=True)  # a study without episodes has no run folder
+    view, memory = LiveView([tmp_path / "runs"]), Memory()
+    view.look()
+    memory.take(view.changes(memory.tags))
+    assert memory.shared["studies"] == []
+    (tmp_path / "runs/studies/first/comparison.json").write_text(json.dumps({"sentences": ["equal"]}))
+    (paper / "verdict.md").write_text(VERDICT)
+    cell = {"arm": "ppo", "rate": 1e-4, "task": ""}
+    rows = [{**cell, "seed": seed, "final": seed / 4} for seed in range(3)] + [{**cell, "rate": 2e-4, "final": 1.0}]
+    (paper / "results.json").write_text(json.dumps(rows))
+    (tmp_path / "runs/studies/comparison.json").write_text(json.dumps({"intervals": [3], "sentences": [{}]}))
+    view.look()
+    memory.take(view.changes(memory.tags))
+    assert memory.content == fresh([tmp_path / "runs"])
+    found = {study["name"]: study for study in memory.shared["studies"]}
+    assert set(found) == {"studies/first", "paper"}  # what is no comparison is left out
+    inside = [memory.runs[key]["about"]["name"] for key in found["studies/first"]["runs"]]
+    assert inside == ["studies/first/ppo/seed-0", "studies/first/ppo/seed-1"]
+    verdict = found["paper"]["chapter"]
+    assert (found["paper"]["title"], found["paper"]["runs"]) == ("Verdict", [])
+    assert verdict["sentences"][:2] == ["Paper (2025): A pass", "The new method wins everywhere."]
+    criteria, block = verdict["tables"]
+    assert criteria["columns"] == ["criterion", "verdict", "numbers"]
+    assert criteria["rows"][1] == ["*gap*", "not decided", "0.1 (-0.1 to 0.3)"]
+    assert (block["title"], block["rows"]) == ("main", [["ppo", "0.50"]])
+    (finals,) = verdict["intervals"]
+    assert [(row["name"], row["value"], row["points"]) for row in finals["rows"]] == [
+        ("ppo, 0.0001", 0.25, [0.0, 0.25, 0.5]),
+        ("ppo, 0.0002", 1.0, [1.0]),
+    ]
+    (paper / "verdict.md").unlink()
+    view.look()
+    memory.take(view.changes(memory.tags))
+    assert [study["name"] for study in memory.shared["studies"]] == ["studies/first"]
+
+
+VERDICT = """# Paper (2025): A pass
+
+The new method
+wins everywhere.
+
+2 of 2 runs are complete; 1 seeds from 0.
+
+| criterion | verdict | numbers |
+|---|---|---|
+| wins | pass | 0.9 |
+| *gap* | not decided | 0.1 (-0.1 to 0.3) |
+
+## main
+
+| arm | final (95%) |
+|---|---|
+| ppo | 0.50 |
+
+"""
+
+
+def test_saved_evaluations_come_and_go_and_a_broken_one_is_told(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs/geo", steps=2)
+    before = write_evaluation(tmp_path / "before.json", "before", solved=2)
+    view, memory = LiveView([tmp_path / "runs"], evals=[before]), Memory()
+
+    def told() -> tuple[list[str], list[str]]:
+        view.look()
+        memory.take(view.changes(memory.tags))
+        chapter = memory.shared["evaluations"]
+        named = [row["name"] for interval in chapter["intervals"] for row in interval["rows"]]
+        return named, [sentence for sentence in chapter["sentences"] if sentence.startswith("Note: ")]
+
+    assert told() == (["before"], [])
+    after = write_evaluation(run / "evals/after.json", "after", solved=6)
+    assert told() == (["before", "after"], [])
+    (run / "evals/broken.json").write_text('{"kind": "saved evaluation"')
+    named, (note,) = told()
+    assert named == ["before", "after"]
+    assert "broken.json is not a saved evaluation" in note
+    (run / "evals/broken.json").unlink()
+    after.unlink()
+    assert told() == (["before"], [])
+    write_evaluation(before, "changed", solved=8)
+    assert told() == (["changed"], [])
 
 
 def test_links_that_lead_in_circles_are_not_followed(tmp_path: Path) -> None:

@@ -11,12 +11,15 @@ from pathlib import Path
 from random import Random
 from time import monotonic
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import pytest
 
-from tests.report.runs import record, write_long_run, write_run
+from tests.report.runs import record, write_evaluation, write_long_run, write_run
 from tests.report.test_browser import ATTACK, CHROMIUM, browser
+from tests.watch.browsers import page_megabytes
 from tests.watch.test_live_view import append
+from turnwise.evaluate.comparison import compare_folders
 from turnwise.watch import WatchServer, live_view
 
 if TYPE_CHECKING:
@@ -211,13 +214,20 @@ def test_more_tabs_than_a_browser_allows_connections_share_one_stream(
 
 
 def test_hostile_texts_are_shown_as_texts(browser: Browser, tmp_path: Path) -> None:
-    words: dict[str, str] = dict.fromkeys(["observation", "action", "task", "id"], ATTACK)
+    words: dict[str, str] = dict.fromkeys(["observation", "action", "task", "id", "error"], ATTACK)
     folder = tmp_path / "runs"
     run = write_run(
         folder / "run<img src=x>", steps=20, recorded=(20,), episodes=2, words=words, settings={"note": ATTACK}
     )
     append(run / "events.jsonl", {"step": 3, "kind": "guard", "signal": ATTACK, "text": ATTACK})
+    append(run / "events.jsonl", {"step": 21, "kind": "failed", "text": f"failed with {ATTACK}", ATTACK: ATTACK})
     append(run / "metrics.jsonl", {"step": 21, "__proto__": 1.0, "constructor": 2.0, ATTACK: 3.0})
+    append(run / "metrics.jsonl", {"step": 22, f"rollout/reward_{ATTACK}": 3.0})
+    write_evaluation(run / "evals/after.json", ATTACK, solved=2)
+    (run / "evals/broken.json").write_text(json.dumps({"kind": ATTACK}))
+    (folder / "comparison.json").write_text(
+        json.dumps({"sentences": [ATTACK], "tables": [{"title": ATTACK, "columns": [ATTACK], "rows": [[ATTACK]]}]})
+    )
     with WatchServer([folder]) as server:
         page, complaints = opened(browser, server)
         page.locator("#settings summary").click()
@@ -225,9 +235,82 @@ def test_hostile_texts_are_shown_as_texts(browser: Browser, tmp_path: Path) -> N
         page.wait_for_selector(".episode")
         assert page.title() == "run<img src=x> · Turnwise watch"
         assert page.locator("img, main b:text-is('bold')").count() == 0
-        for place in ("#events", "#settings", ".episode", "#curves details"):
-            assert ATTACK in page.locator(place).inner_text()
+        for place in ("#events", "#settings", ".episode", "#curves details", "#comparison", "#evaluations"):
+            assert ATTACK in page.locator(place).inner_text(), place
+        page.locator("#events summary").click()
+        assert f"failed with {ATTACK}" in page.locator("#events").inner_text()
+        assert f"Error\n{ATTACK}" in page.locator(".episode .pairs").inner_text()
+        assert f"{ATTACK}\n\nWhat this part adds" in page.locator("#curves").inner_text()
         assert "__proto__" in page.locator("#curves details").inner_text()
+        assert complaints == []
+        page.close()
+
+
+def test_a_hostile_problem_of_a_folder_is_shown_as_text(browser: Browser, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", steps=2)
+    (run / "config.yaml").write_text(f"name: !{quote(ATTACK, safe='')} x\n")  # the reader's error repeats it
+    with WatchServer([run]) as server:
+        page, complaints = opened(browser, server)
+        assert f"constructor for the tag {f'!{ATTACK}'!r}" in page.locator(".problem").inner_text()
+        assert page.locator("img").count() == 0
+        assert complaints == []
+        page.close()
+
+
+def test_a_study_of_two_algorithms_fills_its_table_and_concludes(browser: Browser, tmp_path: Path) -> None:
+    study = tmp_path / "runs/compare"
+    for seed in range(2):
+        write_run(study / f"ppo/seed-{seed}", algorithm="ppo", seed=seed, steps=20)
+    write_run(tmp_path / "runs/other", algorithm="grpo", steps=10)
+    with WatchServer([tmp_path / "runs"]) as server:
+        page, complaints = opened(browser, server)
+        table = page.get_by_role("region", name="Groups of runs")
+        assert table.locator("tbody tr").count() == 2
+        folders = {"ppo": [study / f"ppo/seed-{seed}" for seed in range(2)], "st-ppo": list[Path]()}
+        for seed in range(2):
+            folders["st-ppo"].append(write_run(study / f"st-ppo/seed-{seed}", algorithm="st-ppo", seed=seed, steps=20))
+        wait_until(page, "document.querySelectorAll('#head table')[1].innerText.includes('st-ppo')")
+        assert table.locator("tbody tr").count() == 3
+        assert page.locator("#comparison").count() == 0
+        compare_folders(folders).save(study / "comparison.json")
+        wait_until(page, "document.querySelector('#comparison') !== null")
+        assert page.locator("#comparison .lead").inner_text() == "The study in compare."
+        assert page.locator("nav a").first.inner_text() == "Comparison"
+        reached = page.get_by_role("region", name="What each algorithm reached").locator("tbody tr")
+        assert [row.split("\t")[0] for row in reached.all_inner_texts()] == ["ppo", "st-ppo"]
+        assert page.get_by_role("region", name="Against ppo").locator("tbody tr").count() == 1
+        assert page.locator("#comparison figure").count() == 1
+        show_alone(page, "other")  # which has no part in it
+        assert page.locator("#comparison").count() == 0
+        show_alone(page, "compare/ppo/seed-0")
+        assert page.locator("#comparison").count() == 1
+        shutil.copytree(study, tmp_path / "runs/second", ignore=shutil.ignore_patterns("*seed*"))
+        page.keyboard.press("0")
+        wait_until(page, "document.querySelectorAll('#comparison .study').length === 2")
+        assert page.locator("#comparison > .study > h3").all_inner_texts() == [
+            "compare: comparison",
+            "second: comparison",
+        ]
+        for run in list((tmp_path / "runs").glob("**/meta.json")):
+            shutil.rmtree(run.parent)
+        wait_until(page, "document.querySelector('h1').innerText === 'No run'")
+        assert [section.get_attribute("id") for section in page.locator("main > section").all()] == ["comparison"]
+        assert complaints == []
+        page.close()
+
+
+def test_parts_of_the_reward_and_saved_evaluations_have_their_chapters(browser: Browser, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "geo", steps=20, parts=("exact", "style"))
+    write_evaluation(run / "evals/before.json", "before", solved=2)
+    with WatchServer([run]) as server:
+        page, complaints = opened(browser, server)
+        assert page.locator("#curves h3").all_inner_texts()[:2] == ["Outcome", "Parts of the reward"]
+        figures = page.locator("#curves h3:text-is('Parts of the reward') + .grid figure")
+        assert figures.locator("h4").all_inner_texts() == ["exact", "style"]
+        assert figures.first.locator("path.mark").count() == 2  # diamonds: evaluations
+        write_evaluation(run / "evals/after.json", "after", solved=7)
+        page.locator("#evaluations").scroll_into_view_if_needed()
+        wait_until(page, "document.querySelector('#evaluations').innerText.includes('Difference from')")
         assert complaints == []
         page.close()
 
@@ -247,17 +330,29 @@ def test_the_page_fits_a_phone_and_its_words_have_contrast(browser: Browser, ser
 
 def test_a_run_of_ten_thousand_steps_opens_in_little_memory(browser: Browser, tmp_path: Path) -> None:
     run = write_long_run(tmp_path / "long", steps=10_000)
+    record(run, 10_000, Random(0), episodes=4, words={})
+    alone = browser.browser_type.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
     with WatchServer([run]) as server:
-        page, complaints = opened(browser, server)
-        session = page.context.new_cdp_session(page)
-        session.send("Performance.enable")
-        measured: dict[str, float] = {
-            each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]
-        }
-        assert (
-            measured["TaskDuration"] < 20
-        )  # seconds on a busy machine; benchmarks/watch.py has the figure on a quiet one
-        assert measured["JSHeapUsedSize"] < 50e6  # benchmarks/watch.py has seconds and the whole memory
+        page, complaints = opened(alone, server)
+        page.wait_for_selector(".episode-list")
         assert "10,000 of 10,000" in page.locator(".tiles").inner_text()
+        opening = measured(page)
+        assert opening["TaskDuration"] < 20  # on a busy machine; benchmarks/watch.py has the figure on a quiet one
+        assert opening["JSHeapUsedSize"] < 50e6
+        last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+        for step in range(10_001, 10_201, 20):
+            append(run / "metrics.jsonl", *({**last, "step": step + more} for more in range(20)))
+            wait_until(page, f"document.querySelector('#head progress').ariaLabel.startsWith('step {step + 19} ')")
+        assert measured(page)["Nodes"] < 1.5 * opening["Nodes"]  # what was drawn again is not kept
+        used = page_megabytes(alone)
+        assert used is None or used < 150  # None: only Linux tells
         assert complaints == []
-        page.close()
+    alone.close()
+
+
+def measured(page: Page) -> dict[str, float]:
+    """The browser's own counts of a page, without what it has only not thrown away yet."""
+    session = page.context.new_cdp_session(page)
+    session.send("HeapProfiler.collectGarbage")
+    session.send("Performance.enable")
+    return {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}

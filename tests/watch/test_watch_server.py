@@ -242,6 +242,19 @@ def test_beside_a_command_the_page_lives_as_long_and_never_fails_it(
         assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1"])
+def test_nobody_is_let_in_from_elsewhere_without_a_token(runs: Path, host: str) -> None:
+    with pytest.raises(ValueError, match="give a token="):
+        WatchServer([runs], host=host)
+
+
+def test_a_wrong_file_of_an_evaluation_is_told_before_anything_is_served(runs: Path) -> None:
+    process = turnwise("watch", str(runs), "--eval", str(runs / "a/meta.json"), "--port", "0", "--no-open")
+    said, told = process.communicate(timeout=120)
+    assert (process.returncode, said) == (2, "")
+    assert "meta.json is not a saved evaluation" in told
+
+
 @pytest.mark.parametrize("port", [-1, 65536])
 def test_a_port_that_cannot_be_is_refused_in_words(runs: Path, port: int) -> None:
     with pytest.raises(ValueError, match="from 0 to 65535"):

@@ -47,10 +47,10 @@ def compare(
         at_once = jobs or _fitting_jobs(planned[0].recipe)
         plan = f"{counted(len(arms), 'algorithm')} x {counted(seeds, 'seed')}, {counted(at_once, 'run')} at once"
         typer.echo(f"{plan}, in {output}")
-        with resumable(output), watched(output, watch):
-            outcome = run_arms(planned, output=output, jobs=at_once, report=typer.echo)
-    with one_message():
-        _conclude(outcome, output)
+        with watched(output, watch):
+            with resumable(output):
+                outcome = run_arms(planned, output=output, jobs=at_once, report=typer.echo)
+            _conclude(outcome, output)
     raise typer.Exit(1 if outcome.failed else 0)
 
 

@@ -62,16 +62,17 @@ def reproduce(
         folder = output or Path("runs") / f"{Path(paper).name}-{name}"
         own = parse_settings(settings)
         study = Study(load_claim(paper), name, folder, own) if tables is None else TableStudy(tables, name, folder, own)
-        faults: dict[str, str] = {}
-        if not verdict:
-            typer.echo(f"{counted(len(study.runs), 'run')} in {folder}")
-            at_once = jobs or (len(os.sched_getaffinity(0)) if study.device == "cpu" else 1)
-            with resumable(folder), watched(folder, watch):
-                faults = study.run(jobs=at_once, report=typer.echo, minutes=minutes)
-        elif not (folder / "runs").is_dir():
+        if verdict and not (folder / "runs").is_dir():
             raise ValueError(f"there are no runs in {folder} to conclude from; omit --verdict to make them")
-        rows = study.write_results()
-        findings = study.conclude(rows)
+        faults: dict[str, str] = {}
+        with watched(folder, watch):
+            if not verdict:
+                typer.echo(f"{counted(len(study.runs), 'run')} in {folder}")
+                at_once = jobs or (len(os.sched_getaffinity(0)) if study.device == "cpu" else 1)
+                with resumable(folder):
+                    faults = study.run(jobs=at_once, report=typer.echo, minutes=minutes)
+            rows = study.write_results()
+            findings = study.conclude(rows)
     for run, fault in faults.items():
         typer.echo(f"failed: {run}: {fault}", err=True)
     console().print(_table(findings))

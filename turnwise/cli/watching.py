@@ -9,10 +9,11 @@ import subprocess
 import sys
 import time
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,10 +21,13 @@ from turnwise.cli.common import one_message
 from turnwise.doorkeeping import from_elsewhere, is_loopback
 from turnwise.ranks import is_first
 
+if TYPE_CHECKING:
+    from turnwise.watch import WatchServer
+
 PORT = 8420
 """Where the page is, unless the port is taken: an address that can be kept."""
 _TOKEN = "TURNWISE_WATCH_TOKEN"
-_START_SECONDS = 20.0
+_START_SECONDS, _END_SECONDS = 20.0, 10.0
 Watch = Annotated[bool, typer.Option("--watch", help="Show it live in a browser; see `turnwise watch`.")]
 
 
@@ -31,6 +35,12 @@ def watch(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[RUN]...", help="Run folders, or folders with runs in them; by default runs."),
+    ] = None,
+    evals: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--eval", help="Files of `turnwise eval --save`, compared with the first; those in RUN/evals join."
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="Other addresses than this machine's need a token.")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(help=f"0: any free one; by default {PORT} if it is free.")] = None,
@@ -45,11 +55,15 @@ def watch(
     """Show runs live in a browser, while they run or later. It reads their folders and changes nothing."""
     from turnwise.watch import WatchServer
 
-    folders = runs or [Path("runs")]
+    folders, saved = runs or [Path("runs")], evals or []
     with one_message():
+        if saved:
+            from turnwise.evaluate.saved_chapter import read_evaluations
+
+            read_evaluations(saved)  # a wrong file is told now, not on the page
         if not is_loopback(host) and not token:
             token = secrets.token_urlsafe(24)
-        server = _serve(WatchServer, folders, host=host, port=port, token=token)
+        server = _serve(partial(WatchServer, folders, evals=saved, host=host, token=token), port)
     with server:
         link = f"{server.address}/?token={token}" if token else server.address
         typer.echo(f"watching {', '.join(map(str, folders))} at {link}{from_elsewhere(host)}")
@@ -60,18 +74,19 @@ def watch(
         with suppress(KeyboardInterrupt):
             if attached:
                 sys.stdin.buffer.read()  # ends when the command that started this ends, however it ends
+                server.show_all()
             else:
                 typer.echo("Ctrl-C ends it; runs go on")
                 while True:
                     time.sleep(3600)
 
 
-def _serve(make: type, folders: list[Path], *, host: str, port: int | None, token: str):
+def _serve(make: Callable[..., WatchServer], port: int | None) -> WatchServer:
     """The server, on the usual port if nothing else was asked for and it is free."""
     if port is None:
         with suppress(ValueError):
-            return make(folders, host=host, port=PORT, token=token)
-    return make(folders, host=host, port=port or 0, token=token)
+            return make(port=PORT)
+    return make(port=port or 0)
 
 
 def has_screen() -> bool:
@@ -120,7 +135,7 @@ def _first_line(page: subprocess.Popen[bytes]) -> str:
 
 def _end(page: subprocess.Popen[bytes]) -> None:
     try:
-        page.communicate(timeout=5)  # closes its input, which ends it
+        page.communicate(timeout=_END_SECONDS)  # closes its input, which ends it
     except (OSError, subprocess.TimeoutExpired):
         page.kill()
         page.wait()

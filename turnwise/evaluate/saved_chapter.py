@@ -14,8 +14,12 @@ _COLUMNS = ("success", "reward", "turns", "valid")
 
 
 def read_evaluations(files: Sequence[Path]) -> dict[str, SavedEvaluation]:
-    """The evaluations of these files, each under a name of its own: its model, and its file where models repeat."""
-    read = {file: read_evaluation(file) for file in dict.fromkeys(files)}
+    """The evaluations of these files, each under a name of its own."""
+    return name_evaluations({file: read_evaluation(file) for file in dict.fromkeys(files)})
+
+
+def name_evaluations(read: Mapping[Path, SavedEvaluation]) -> dict[str, SavedEvaluation]:
+    """Each under the name of its model, and of its file where models repeat."""
     labels = [each.label for each in read.values()]
     named: dict[str, SavedEvaluation] = {}
     for file, each in read.items():

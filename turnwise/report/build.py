@@ -13,8 +13,8 @@ from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import differing, flatten, group_labels, short_labels
 from turnwise.report.episodes import Sample, sample_episodes
 from turnwise.report.page import render_page
-from turnwise.report.panels import all_metrics, curves, describe, heat_maps, part_panels
-from turnwise.report.run_parts import NAMED, evaluated, facts, happenings, imitation, plays, standing, without_play
+from turnwise.report.panels import curves, describe, describe_panels, has_own_panel, heat_maps, metric_names
+from turnwise.report.run_parts import evaluated, facts, happenings, imitation, plays, standing, without_play
 from turnwise.runs.reading import RunData, read_run
 
 MOST_RUNS_IN_FULL = 8
@@ -66,7 +66,8 @@ def collect(
     return {
         "version": __version__,
         "definition": ONSET,
-        **describe([row for run in read for row in run.metrics]),
+        **describe(),
+        "panels": describe_panels(metric_names(row for run in read for row in run.metrics)),
         "runs": [
             {
                 **_run(run, sample, budget, full=len(read) <= MOST_RUNS_IN_FULL),
@@ -83,13 +84,14 @@ def collect(
 
 
 def _run(run: RunData, sample: Sample, budget: float, *, full: bool) -> dict[str, Any]:
-    stands, others = standing(run), all_metrics(run.metrics) if full else []
+    stands, names = standing(run), sorted(metric_names(run.metrics) - {"step"})
+    others = [name for name in names if not has_own_panel(name)] if full else []
     incidents = [event["step"] for event in run.incidents[:MOST_INCIDENTS_WITH_EPISODES]]
     near = [stands["onset"]["step"], *incidents] if stands["onset"] else incidents
     return {
         **facts(run),
         **stands,
-        "curves": curves(run.metrics, [*NAMED, *(panel.metric for panel in part_panels(run.metrics)), *others]),
+        "curves": curves(run.metrics, [*filter(has_own_panel, names), *others]),
         "others": others,
         **evaluated(run),
         "imitation": imitation(read_run(run.path / SFT)) if (run.path / SFT / "metrics.jsonl").is_file() else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from turnwise.runs.journal import plain
@@ -10,7 +10,7 @@ from turnwise.runs.reading import Row
 
 
 def comparison_chapter(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Sentences, intervals, figures and tables of a comparison.
+    """Sentences, intervals, figures and tables of a comparison; ValueError if they have not the form of one.
 
     `arms`, `notes` and `collapse_definition` are those of `turnwise.evaluate`'s comparison. A study may add its own
     `sentences` (texts), `intervals` ({"title", "note", "unit", "rows"}, each row {"name", "value", "low", "high"}),
@@ -20,7 +20,7 @@ def comparison_chapter(content: Mapping[str, Any]) -> dict[str, Any]:
     known: Row = plain(content, lambda _: None)
     arms = [arm for arm in known.get("arms") or [] if isinstance(arm, dict)]
     definition = known.get("collapse_definition")
-    return {
+    chapter = {
         "sentences": [
             *(known.get("sentences") or []),
             *(["Intervals are 95 %. " + definition] if definition else []),
@@ -30,6 +30,41 @@ def comparison_chapter(content: Mapping[str, Any]) -> dict[str, Any]:
         "figures": known.get("figures") or [],
         "tables": [*_tables(arms, str(known.get("baseline", "the first"))), *(known.get("tables") or [])],
     }
+    _require_form(chapter)
+    return chapter
+
+
+def _require_form(chapter: Mapping[str, Sequence[Any]]) -> None:
+    """The page draws what it is given: of a file that somebody else wrote, it must not be given anything else."""
+    sound = (
+        all(isinstance(each, str) for each in chapter["sentences"])
+        and all(_has_rows(each, "rows", _is_interval) for each in chapter["intervals"])
+        and all(_has_rows(each, "lines", _is_line) for each in chapter["figures"])
+        and all(map(_is_table, chapter["tables"]))
+    )
+    if not sound:
+        raise ValueError("this is no comparison: name the comparison.json of `turnwise compare`")
+
+
+def _has_rows(item: Any, name: str, is_sound: Callable[[Row], bool]) -> bool:
+    rows = item.get(name) if isinstance(item, dict) else None
+    return isinstance(rows, list) and all(isinstance(row, dict) and is_sound(row) for row in rows)
+
+
+def _is_interval(row: Row) -> bool:
+    return isinstance(row.get("name"), str) and isinstance(row.get("points", []), list)
+
+
+def _is_line(line: Row) -> bool:
+    needed = ("x", "y", "low", "high") if "low" in line or "high" in line else ("x", "y")
+    return all(isinstance(line.get(name), list) for name in needed)
+
+
+def _is_table(item: Any) -> bool:
+    if not isinstance(item, dict):
+        return False
+    columns, rows = item.get("columns", []), item.get("rows", [])
+    return isinstance(columns, list) and isinstance(rows, list) and all(isinstance(row, list) for row in rows)
 
 
 def _intervals(arms: Sequence[Row]) -> list[Row]:

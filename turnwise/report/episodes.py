@@ -88,9 +88,13 @@ def _token_rows(run: RunData, step: int) -> list[Row]:
 
 
 def _succeeded(row: Row) -> bool:
-    info = row.get("info")
-    verdict = info.get("success") if isinstance(info, dict) else None
+    verdict = _info(row).get("success")
     return bool(verdict) if verdict is not None else _reward(row) > 0
+
+
+def _info(row: Row) -> Row:
+    info = row.get("info")
+    return info if isinstance(info, dict) else {}
 
 
 def _reward(row: Row) -> float:
@@ -114,6 +118,7 @@ def _episode(row: Row, step: int, detail: Row | None, sample: Sample, *, with_te
         "id": str(row.get("id")),
         "seat": str(row.get("seat", "agent")),
         "stop": str(row.get("stop", "")),
+        "error": _short(_info(row).get("error"), sample.characters),
         "success": _succeeded(row),
         "reward": rounded(_reward(row)),
         "task": _short(row.get("task"), sample.characters),

@@ -65,15 +65,18 @@ def curves_of(columns: Columns[str], metrics: Iterable[str], *, since: int = 0) 
     }
 
 
-def all_metrics(rows: Sequence[Row]) -> list[str]:
-    """Every metric of the run that no panel plots, in alphabetical order."""
-    known = {*(panel.metric for panel in (*PANELS, *part_panels(rows))), *TIMES, "step"}
-    return sorted({name for row in rows for name in row} - known)
+def metric_names(rows: Iterable[Row]) -> set[str]:
+    """Every name that any row has."""
+    return {name for row in rows for name in row}
 
 
-def part_panels(rows: Sequence[Row]) -> list[Panel]:
-    """A panel for every named part of the reward."""
-    names = sorted({name for row in rows for name in row if name.startswith(_PART)})
+def has_own_panel(name: str) -> bool:
+    """Whether a metric has a place of its own; the others are shown together."""
+    return name in _PLACED or name.startswith(_PART)
+
+
+def part_panels(names: Iterable[str]) -> list[Panel]:
+    """A panel for every named part of the reward, in alphabetical order."""
     return [
         Panel(
             metric=name,
@@ -83,7 +86,8 @@ def part_panels(rows: Sequence[Row]) -> list[Panel]:
             evaluation=name.replace("rollout/", "eval/", 1),
             unit="reward per episode",
         )
-        for name in names
+        for name in sorted(names)
+        if name.startswith(_PART)
     ]
 
 
@@ -131,12 +135,15 @@ def heat_of(columns: Columns[Cell], *, since: int = 0) -> dict[str, Any]:
     }
 
 
-def describe(rows: Sequence[Row] = ()) -> dict[str, Any]:
-    """The panels and heat maps as data for the page; `rows` of all runs say which parts their rewards have."""
+def describe_panels(names: Iterable[str]) -> list[dict[str, Any]]:
+    """The panels as data for the page; `names` of metrics say which parts the rewards have."""
     played = sum(panel.chapter == PANELS[0].chapter for panel in PANELS)
-    panels = [*PANELS[:played], *part_panels(rows), *PANELS[played:]]
+    return [asdict(panel) for panel in (*PANELS[:played], *part_panels(names), *PANELS[played:])]
+
+
+def describe() -> dict[str, Any]:
+    """What every page shows beside the panels, as data for it."""
     return {
-        "panels": [asdict(panel) for panel in panels],
         "imitation_panels": [asdict(panel) for panel in IMITATION_PANELS],
         "heats": [asdict(heat) for heat in HEATS],
         "times": TIMES,
@@ -331,6 +338,7 @@ TIMES = {
     "time/tokens_per_second": "tokens per second",
 }
 """Where time goes, in the words of the page."""
+_PLACED = {*(panel.metric for panel in PANELS), *TIMES}
 
 HEATS = (
     Heat(metric="turn/ratio_mean", title="Mean ratio", note="1: the policy has not moved", scale="log", centre=1.0),

@@ -10,7 +10,7 @@ from typing import Any
 from turnwise.guard.onset import find_onset
 from turnwise.report.columns import rounded
 from turnwise.report.differences import flatten
-from turnwise.report.panels import IMITATION_PANELS, PANELS, TIMES, curves, held_out_measures
+from turnwise.report.panels import IMITATION_PANELS, PANELS, curves, held_out_measures
 from turnwise.report.summary import final_success, summarize_run
 from turnwise.runs.reading import Row, RunData
 from turnwise.runs.rows import is_number
@@ -19,8 +19,6 @@ from turnwise.words import counted
 MOST_EVENTS = 300
 MOST_EVALUATIONS = 256
 """Of more evaluations every second, fourth, … is shown, and the last."""
-NAMED = (*(panel.metric for panel in PANELS), *TIMES)
-"""The metrics that have a place of their own."""
 LEAGUE = "league"
 """The kind of event that has a table of ratings."""
 _EVALUATED = tuple(panel.evaluation for panel in PANELS if panel.evaluation)

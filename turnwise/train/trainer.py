@@ -117,6 +117,7 @@ class Trainer:
         with watch.timing("rollout"):
             groups = self.source.groups(step)
         playing = self.player.busy_seconds - busy
+        self._write_groups(step, groups)
         self.league.record(groups, self.progress)
         lessons = [trainee.learn(groups, step, watch, self.console.phase) for trainee in self.trainees]
         with watch.timing("publish"):
@@ -144,13 +145,22 @@ class Trainer:
             row |= {f"{trainee.prefix}{name}": value for name, value in lesson.metrics.items()}
         row |= shared
         if self._writes:
-            self._write(row, lessons, groups)
+            self._write(row, lessons)
         self.loggers.row(row)
         self._tell_ignored(groups)
         self._count_faults(groups, share=lessons[0].played["rollout/faults"])
         self.console.step(row, guard="no sound episode" if self.progress.faults.lost else guard_states(self.trainees))
 
-    def _write(self, row: dict[str, Any], lessons: Sequence[Lesson], groups: list[Group]) -> None:
+    def _write_groups(self, step: int, groups: list[Group]) -> None:
+        """Record the episodes before they are learnt from, so that they can be read meanwhile.
+
+        If the step does not end, no journal knows of them, and resuming removes them.
+        """
+        every = self.recipe.log.rollouts
+        if self._writes and every and step % every == 0:
+            write_groups(self.run_folder.rollouts_file(step), groups)
+
+    def _write(self, row: dict[str, Any], lessons: Sequence[Lesson]) -> None:
         step = self.progress.step
         self.run_folder.metrics.append(row)
         for trainee, lesson in zip(self.trainees, lessons, strict=True):
@@ -158,9 +168,6 @@ class Trainer:
                 self.run_folder.turns.append({"step": step, **self._whose(trainee), **turn})
         if tokens := [line for lesson in lessons for line in lesson.tokens]:
             write_tokens(self.run_folder.tokens_file(step), tokens)
-        every = self.recipe.log.rollouts
-        if every and step % every == 0:
-            write_groups(self.run_folder.rollouts_file(step), groups)
 
     def _tell_ignored(self, groups: list[Group]) -> None:
         """Say once what the calls of a program ask for in vain."""

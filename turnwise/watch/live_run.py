@@ -8,7 +8,6 @@ import time
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ import yaml
 from turnwise.guard.bounds import BOUNDS
 from turnwise.guard.onset import SIGNALS
 from turnwise.report.columns import Columns
-from turnwise.report.panels import add_reading, curves_of, heat_columns, heat_of
-from turnwise.report.run_parts import NAMED, evaluated, facts, happenings, imitation, plays, standing, without_play
+from turnwise.report.panels import add_reading, curves_of, has_own_panel, heat_columns, heat_of, part_panels
+from turnwise.report.run_parts import evaluated, facts, happenings, imitation, plays, standing, without_play
 from turnwise.runs.reading import Row, RunData, read_mapping
 from turnwise.runs.rows import is_number, row_of
 from turnwise.runs.tail import Gain, JournalTail
@@ -71,17 +70,21 @@ class LiveRun:
 
     def _add_metrics(self, row: Row) -> None:
         row = row if self._plays else without_play(row)
-        shown = row if self._full else {name: row[name] for name in NAMED if name in row}
+        shown = row if self._full else {name: value for name, value in row.items() if has_own_panel(name)}
         if self.columns.add(row["step"], shown.items()):
             # Names are taken from here: those of the row would be kept once for every step.
             self.data.metrics.append({name: row[name] for name in _REMEMBERED if name in row})
+
+    @property
+    def part_metrics(self) -> list[str]:
+        """The metrics of the named parts of its reward."""
+        return [panel.metric for panel in part_panels(self.columns.keys)]
 
     def refresh(self, changed: set[str]) -> bool:
         """Bring the parts up to date after these journals have changed; whether a part did."""
         parts = self.parts
         if "metrics" in changed:
-            names = self.columns.keys if self._full else NAMED
-            parts["curves"] = self._growing("metrics", self.columns, partial(_curves, self.columns, names))
+            parts["curves"] = self._growing("metrics", self.columns, lambda since: _curves(self.columns, since))
         if "turns" in changed:
             parts["heat"] = self._growing("turns", self.heat, lambda since: heat_of(self.heat, since=since))
         if "evals" in changed:
@@ -238,8 +241,8 @@ class Paced:
         return True
 
 
-def _curves(columns: Columns[str], names: Any, since: int) -> dict[str, Any]:
-    return curves_of(columns, (name for name in names if name != "step"), since=since)
+def _curves(columns: Columns[str], since: int) -> dict[str, Any]:
+    return curves_of(columns, (name for name in columns.keys if name != "step"), since=since)
 
 
 def signature(path: Path) -> tuple[int, int, int] | None:
@@ -252,14 +255,14 @@ def signature(path: Path) -> tuple[int, int, int] | None:
 
 
 def _recorded(folder: Path) -> dict[str, Any]:
-    """Steps that have episodes, by kind of file, as ranges [first, last, stride]."""
-    steps: dict[str, list[int]] = {"step": [], "eval": []}
+    """Steps that have episodes, and the learner's numbers of them, by kind of file: ranges [first, last, stride]."""
+    steps: dict[str, list[int]] = {"step": [], "eval": [], "tokens": []}
     try:
         names = [entry.name for entry in folder.iterdir()]
     except OSError:
         names = []
     for name in names:
-        if found := re.fullmatch(r"(step|eval)_(\d{6,12})\.jsonl\.zst", name):
+        if found := re.fullmatch(r"(step|eval|tokens)_(\d{6,12})\.jsonl\.zst", name):
             steps[found[1]].append(int(found[2]))
     return {kind: _ranges(sorted(found)) for kind, found in steps.items()}
 

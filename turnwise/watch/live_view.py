@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.report.columns import MOST_POINTS
-from turnwise.report.comparison_chapter import comparison_chapter
 from turnwise.report.differences import flatten, group_labels, short_labels
 from turnwise.report.episodes import Sample, read_episodes
-from turnwise.runs.reading import RunData, read_mapping
+from turnwise.report.panels import describe_panels
+from turnwise.runs.reading import RunData
+from turnwise.watch.live_findings import COMPARISON, VERDICT, Conclusions, SavedEvaluations
 from turnwise.watch.live_parts import NOTHING, PagePart, read_tags, whole, write_tags
 from turnwise.watch.live_run import LiveFolder, LiveRun, signature
 
@@ -32,15 +33,19 @@ _DEEPEST = 5
 _MOST_FOLDERS = 20_000
 _CACHED = 16
 _EPISODES = Sample(episodes=12, megabytes=6.0)
-_COMPARISON = "comparison.json"
-_MARKS = ("meta.json", "metrics.jsonl")
+_OF_RUNS = ("meta.json", "metrics.jsonl")
 """A folder that has one of these is a run."""
+_MARKS = (*_OF_RUNS, COMPARISON, VERDICT)
+"""One that has another of these is a study's."""
 
 
 class LiveView:
-    """Follows the runs in some folders: `view.look()` now and then, `view.changes(tags)` for every browser."""
+    """Follows the runs in some folders: `view.look()` now and then, `view.changes(tags)` for every browser.
 
-    def __init__(self, roots: Sequence[Path]) -> None:
+    `evals` are files of saved evaluations; those that runs have in their folders join.
+    """
+
+    def __init__(self, roots: Sequence[Path], *, evals: Sequence[Path] = ()) -> None:
         self._roots = [root.absolute() for root in roots]
         self._folders: dict[Path, LiveFolder] = {}
         self._lock, self._reading = threading.Lock(), threading.Lock()
@@ -49,17 +54,19 @@ class LiveView:
         self._latest: dict[str, tuple[str, str]] = {}
         """The newest message by the tags of those whom it is for: many browsers have the same."""
         self._episodes = OrderedDict[tuple[Any, ...], str]()
-        self._comparison_seen: Any = ()
+        self._conclusions, self._evaluations = Conclusions(), SavedEvaluations(evals)
+        self._studies: dict[Path, str] = {}
+        """The folders of studies that have concluded, with their names on the page."""
         self._left_out = 0
-        self._described: list[Any] = []
-        """What the newest description was made from."""
+        self._described: list[Any] | None = None
+        """What the newest description was made from; None before the first."""
 
-    def look(self) -> bool:
-        """Read what is new; whether anything is."""
+    def look(self, *, everywhere: bool = False) -> bool:
+        """Read what is new; whether anything is. Folders that came or went are looked for now and then, or now."""
         with self._lock:
-            found = self._scan()
+            found = self._scan(now=everywhere)
             gained = [_look_at(folder) for folder in self._folders.values()]  # all of them
-            if not found and not any(gained):
+            if not found and not any(gained) and self._described is not None:
                 return False
             self._describe(found)
             self._latest.clear()
@@ -95,11 +102,10 @@ class LiveView:
         if run is None or kind not in ("step", "eval"):
             return None
         data = RunData(path=run.data.path, config={}, meta={}, metrics=[], turns=[], events=[], evals=[], history=[])
-        try:
-            seen = (data.path / "rollouts" / f"{kind}_{step:06d}.jsonl.zst").stat()
-        except OSError:
+        seen, learnt = (signature(data.path / "rollouts" / f"{each}_{step:06d}.jsonl.zst") for each in (kind, "tokens"))
+        if seen is None:
             return None
-        name = (key, kind, step, seen.st_mtime_ns, seen.st_size)
+        name = (key, kind, step, seen, learnt)
         with self._reading:  # one at a time: an episode may be large
             if name not in self._episodes:
                 content = read_episodes(data, [(kind, step)], _EPISODES, budget=_EPISODES.megabytes * 1e6)
@@ -114,13 +120,16 @@ class LiveView:
         """What the page shows, in order."""
         return [run for folder in self._folders.values() for run in folder.runs]
 
-    def _scan(self) -> bool:
-        """Look for run folders that came or went; whether there are others than before."""
-        now = time.monotonic()
-        if now - self._scanned < SCAN_SECONDS:
+    def _scan(self, *, now: bool) -> bool:
+        """Look for folders of runs and studies that came or went; whether there are others than before."""
+        time_now = time.monotonic()
+        if not now and time_now - self._scanned < SCAN_SECONDS:
             return False
-        self._scanned = now
-        found = {path: name for root in self._roots for path, name in _find_runs(root)}
+        self._scanned = time_now
+        found: dict[Path, str] = {}
+        self._studies = {}
+        for root in self._roots:
+            _find(root, runs=found, studies=self._studies)
         self._left_out = max(0, len(found) - MOST_RUNS)
         if self._left_out:
             newest = set(sorted(found, key=_started)[-MOST_RUNS:])
@@ -133,15 +142,14 @@ class LiveView:
             else LiveFolder(path, name=name, most=MOST_POINTS if full else FEW_POINTS, full=full)
             for path, name in found.items()
         }
-        compared = [signature(root / _COMPARISON) for root in self._roots]
-        changed = list(before) != list(self._folders) or compared != self._comparison_seen
-        self._comparison_seen = compared
+        concluded, evaluated = self._conclusions.look(self._studies), self._evaluations.look(self._folders)
+        changed = list(before) != list(self._folders) or concluded or evaluated
         return changed or any(self._folders[path] is not folder for path, folder in before.items())
 
     def _describe(self, found: bool) -> None:
         """What all runs together say, if there are other runs or settings than before."""
         owned = [(folder, run) for folder in self._folders.values() for run in folder.runs]
-        made_from = [(run, folder.problems) for folder, run in owned]
+        made_from = [(run, folder.problems, run.part_metrics) for folder, run in owned]
         if made_from == self._described and not found:
             return
         self._described = made_from
@@ -151,21 +159,19 @@ class LiveView:
             run.parts["about"] = whole({**folder.about(run), "group": label, "legend": short, "config": config})
         shared = {
             "order": [run.key for _, run in owned],
-            "comparison": self._compare(),
+            "panels": describe_panels({name for _, run in owned for name in run.part_metrics}),
+            "studies": list(self._concluded(owned)),
+            "evaluations": self._evaluations.chapter,
             "left_out": self._left_out,
             "roots": [str(root) for root in self._roots],
         }
         self._parts = {ALL: {"shared": whole(shared)}, **{run.key: run.parts for _, run in owned}}
 
-    def _compare(self) -> dict[str, Any] | None:
-        """The chapter of a study that has concluded."""
-        for root in self._roots:
-            if (root / _COMPARISON).is_file() and (content := read_mapping(root / _COMPARISON, json.loads, [])):
-                try:
-                    return comparison_chapter(content)
-                except (KeyError, TypeError, ValueError, AttributeError):  # not the file of a comparison
-                    continue
-        return None
+    def _concluded(self, owned: Sequence[tuple[LiveFolder, LiveRun]]) -> Iterator[dict[str, Any]]:
+        """What studies found, with the runs in their folders."""
+        for folder, chapters in self._conclusions.chapters.items():
+            inside = [run.key for each, run in owned if each.path.is_relative_to(folder)]
+            yield from ({"name": self._studies[folder], "runs": inside, **chapter} for chapter in chapters)
 
 
 def _look_at(folder: LiveFolder) -> bool:
@@ -178,38 +184,40 @@ def _look_at(folder: LiveFolder) -> bool:
         return changed
 
 
-def _find_runs(root: Path) -> Iterator[tuple[Path, str]]:
-    """Run folders in and below a folder, with their names on the page; a run's own folders are not looked into."""
-    if _is_run(root):
-        yield root, root.name
-        return
+def _find(root: Path, *, runs: dict[Path, str], studies: dict[Path, str]) -> None:
+    """Add the folders of runs in and below a folder, and of studies that have concluded, with their names on the page.
+
+    A run's own folders are not looked into.
+    """
     level, seen = [root], 0
-    for _ in range(_DEEPEST):
+    for _ in range(_DEEPEST + 1):
         below: list[Path] = []
         for folder in level:
-            for child in _folders_in(folder):
-                seen += 1
-                if seen > _MOST_FOLDERS:
-                    return
-                if _is_run(child):
-                    yield child, str(child.relative_to(root))
-                else:
-                    below.append(child)
+            seen += 1
+            if seen > _MOST_FOLDERS:
+                return
+            marks, inside = _look_into(folder)
+            name = root.name if folder == root else str(folder.relative_to(root))
+            if not marks.isdisjoint(_OF_RUNS):
+                runs[folder] = name
+                continue
+            if marks:
+                studies[folder] = name
+            below += inside
         level = below
 
 
-def _folders_in(folder: Path) -> list[Path]:
+def _look_into(folder: Path) -> tuple[set[str], list[Path]]:
+    """Which marks a folder has, and the folders in it."""
     try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        with os.scandir(folder) as found:
+            entries = list(found)
+        marks = {entry.name for entry in entries if entry.name in _MARKS and entry.is_file()}
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     except OSError:
-        return []
-    return [folder / name for name in sorted(names) if not name.startswith(".")]
-
-
-def _is_run(folder: Path) -> bool:
-    return any(os.path.isfile(folder / name) for name in _MARKS)
+        return set(), []
+    return marks, [folder / name for name in sorted(names) if not name.startswith(".")]
 
 
 def _started(folder: Path) -> int:
-    return max((found[1] for name in _MARKS if (found := signature(folder / name))), default=0)
+    return max((found[1] for name in _OF_RUNS if (found := signature(folder / name))), default=0)

@@ -14,12 +14,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from turnwise import __version__
-from turnwise.doorkeeping import address_of, is_token, listen, names_loopback
+from turnwise.doorkeeping import address_of, is_loopback, is_token, listen, names_loopback
 from turnwise.watch.live_view import LiveView
 from turnwise.watch.watch_page import WORKER, render_watch
 
 LOOK_SECONDS = 0.7
 """Between two looks at the run folders while somebody watches."""
+LAST_SECONDS = 3.0
+"""How long the end waits for browsers that read slowly."""
 ALIVE_SECONDS = 15.0
 """Between two signs of life on a stream without news."""
 MOST_CONNECTIONS = 512
@@ -39,15 +41,30 @@ _WORKER_POLICY = "default-src 'none'; connect-src 'self'"
 class WatchServer:
     """Serves the runs in some folders: `with WatchServer([Path("runs")]) as server: print(server.address)`."""
 
-    def __init__(self, roots: Sequence[Path], *, host: str = "127.0.0.1", port: int = 0, token: str = "") -> None:
-        self.view, self.token = LiveView(roots), token
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        *,
+        evals: Sequence[Path] = (),
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str = "",
+    ) -> None:
+        if not token and not is_loopback(host):
+            raise ValueError(
+                f"host {host!r} opens runs to other machines; give a token=… that their visitors must know"
+            )
+        self.view, self.token = LiveView(roots, evals=evals), token
         self._listener = listen(host, port)
         self.address = address_of(self._listener, host)
         self.cookie = f"turnwise_watch_{self._listener.getsockname()[1]}"
         self.page, self.policy = render_watch()
         self._news = threading.Condition()
-        self._watching, self._looks, self._stops = 0, 0, threading.Event()
-        """How many streams there are, and how many looks have brought something."""
+        self._looks, self._stops = 0, threading.Event()
+        """How many looks have brought something."""
+        self._streams: dict[int, int] = {}
+        """For each stream, the last look of which all was sent."""
+        self._ends = False
         self._come = threading.Event()
         self._come.set()  # the first look is taken before anybody comes
         self._http = _Server(self._listener, self)
@@ -71,15 +88,25 @@ class WatchServer:
         for thread in self._threads:
             thread.join(timeout=10)
 
+    def show_all(self) -> None:
+        """Look at the folders a last time, and wait until the browsers have been sent what is new."""
+        self.view.look(everywhere=True)
+        with self._news:
+            self._ends = True
+            self._looks += 1
+            self._news.notify_all()
+            self._news.wait_for(lambda: all(sent == self._looks for sent in self._streams.values()), LAST_SECONDS)
+
     @property
     def streams(self) -> int:
         """How many browsers watch now: all pages of one share a stream."""
-        return self._watching
+        return len(self._streams)
 
     def stream(self, tags: str, send: Callable[[str], None]) -> None:
         """Send what a browser with these tags lacks, now and whenever something changes, until it is gone."""
+        me = threading.get_ident()
         with self._news:
-            self._watching += 1
+            self._streams[me] = 0
             self._come.set()
         try:
             while not self._stops.is_set():
@@ -90,13 +117,17 @@ class WatchServer:
                     send(f"id: {tags}\ndata: {content}\n\n")
                     continue
                 with self._news:
-                    if not self._news.wait_for(
+                    self._streams[me] = looks
+                    if self._ends:
+                        self._news.notify_all()
+                    is_news = self._news.wait_for(
                         lambda seen=looks: self._looks != seen or self._stops.is_set(), ALIVE_SECONDS
-                    ):
-                        send(": alive\n\n")
+                    )
+                if not is_news:  # sent without the lock: others must not wait for a browser that does not read
+                    send(": alive\n\n")
         finally:
             with self._news:
-                self._watching -= 1
+                del self._streams[me]
 
     def _follow(self) -> None:
         """Look at the folders while somebody watches."""
@@ -108,7 +139,7 @@ class WatchServer:
                 if changed or not self._looks:
                     self._looks += 1
                     self._news.notify_all()
-                if not self._watching:
+                if not self._streams:
                     self._come.clear()
             # Many large folders take longer to look at, and then rest longer.
             self._stops.wait(max(LOOK_SECONDS, 2 * (time.monotonic() - started)))

@@ -61,15 +61,13 @@ function nearest(sorted, value) {
 
 // One step that every figure points at: hovering one moves the line in all.
 const cursor = {
-  listeners: new Map(),
+  listeners: new WeakMap(), // a figure that was drawn again must not be kept by it
   listen(node, listener) {
+    node.setAttribute("data-follows", "");
     this.listeners.set(node, listener);
   },
   set(step) {
-    for (const [node, listener] of this.listeners) {
-      if (node.isConnected) listener(step);
-      else this.listeners.delete(node); // its figure was drawn again
-    }
+    for (const node of document.querySelectorAll("[data-follows]")) this.listeners.get(node)?.(step);
   },
 };
 

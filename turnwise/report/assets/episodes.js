@@ -82,6 +82,7 @@ function episodeHead(episode) {
     ["Reward", episode.reward],
     ["Stop", episode.stop],
   ];
+  if (episode.error) facts.push(["Error", episode.error]);
   if (episode.seat !== "agent") facts.push(["Seat", episode.seat]);
   return [
     pairs(facts),

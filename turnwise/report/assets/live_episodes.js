@@ -9,7 +9,7 @@ const EPISODES_ROOM = html("div");
 const EPISODES_SECTION = chapter(
   "episodes",
   "Episodes",
-  "What is being played: the newest recorded step, or any other. While you point at an episode, it stays.",
+  "The newest recorded step, or any other; what is learnt from now is there already. While you point at an episode, it stays.",
   EPISODES_BAR,
   EPISODES_ROOM,
 );
@@ -32,6 +32,10 @@ function nearestRecorded(ranges, step) {
     clamp(first + Math.round((step - first) / stride) * stride, first, last),
   );
   return candidates.reduce((best, each) => (Math.abs(each - step) < Math.abs(best - step) ? each : best), candidates[0]);
+}
+
+function isRecorded(ranges, step) {
+  return ranges.some(([first, last, stride]) => step >= first && step <= last && (step - first) % stride === 0);
 }
 
 function askedRun() {
@@ -97,7 +101,8 @@ function episodesBar(run, able) {
 }
 
 async function fetchEpisodes(run, step) {
-  const of = `${run.key} ${ASKED.kind} ${step}`;
+  const learnt = ASKED.kind === "step" && isRecorded(run.recorded.tokens, step); // the learner's numbers come later
+  const of = `${run.key} ${ASKED.kind} ${step} ${learnt}`;
   if (CAME.of === of) return;
   CAME.of = of;
   const query = new URLSearchParams({ run: run.key, kind: ASKED.kind, step });

@@ -117,6 +117,19 @@ function liveTable(runs, shown, now, choose) {
   return table(...withoutEmpty(columns, rows), "Runs");
 }
 
+// What studies have concluded; of several those whose runs are shown, each under its name.
+function studiesChapter(studies) {
+  const shown = new Set(DATA.runs.map((run) => run.key));
+  const wanted = studies.filter(({ runs }) => !runs.length || runs.some((key) => shown.has(key)));
+  if (!wanted.length) return null;
+  const [first] = wanted;
+  if (wanted.length === 1) return chapter("comparison", first.title, `The study in ${first.name}.`, comparisonParts(first.chapter));
+  const blocks = wanted.map(({ name, title, chapter: content }) =>
+    html("div", { class: "study" }, html("h3", {}, `${name}: ${title.toLowerCase()}`), comparisonParts(content)),
+  );
+  return chapter("comparison", "Studies", null, blocks);
+}
+
 // "12 runs: 3 running, 8 finished, 1 failed."
 function countsLine(runs, now) {
   const counts = new Map();

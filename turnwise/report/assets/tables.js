@@ -221,26 +221,32 @@ function comparisonFigure(figure) {
   return chart;
 }
 
+// A cell such as *this* of a table that was written as Markdown.
+function marked(value) {
+  const found = typeof value === "string" && /^\*(.+)\*$/.exec(value);
+  return found ? html("i", {}, found[1]) : value;
+}
+
 function comparisonTable(item) {
+  const rows = item.rows || [];
   return html(
     "div",
     { class: "block" },
-    html("h3", {}, item.title || ""),
+    item.title ? html("h3", {}, item.title) : null,
     item.note ? html("p", { class: "quiet" }, item.note) : null,
-    table(item.columns || [], item.rows || [], item.title || "Comparison"),
+    table(item.columns || [], item.marked ? rows.map((row) => row.map(marked)) : rows, item.title || "Comparison"),
   );
 }
 
-function comparisonChapter(id, title, content) {
-  if (!content) return null;
-  const { sentences, intervals, figures, tables } = content;
+function comparisonParts({ sentences, intervals, figures, tables }) {
   const charts = [...intervals.map(intervalChart), ...figures.map(comparisonFigure)];
-  return chapter(
-    id,
-    title,
-    null,
-    sentences.map((sentence) => html("p", { class: "sentence" }, sentence)),
+  return [
+    ...sentences.map((sentence) => html("p", { class: "sentence" }, sentence)),
     charts.length ? html("div", { class: "grid three" }, charts) : null,
-    tables.map(comparisonTable),
-  );
+    ...tables.map(comparisonTable),
+  ];
+}
+
+function comparisonChapter(id, title, content) {
+  return content ? chapter(id, title, null, comparisonParts(content)) : null;
 }

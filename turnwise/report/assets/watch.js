@@ -7,7 +7,10 @@ const DRAWING = { online: false, offset: 0, paused: false, began: false, next: 0
 const SHORTEST_PAUSE = 900; // milliseconds between two drawings
 const NEARBY = 900; // pixels beyond the window within which chapters are kept up to date
 
+CHAPTERS.comparison = () => studiesChapter(known.shared.studies || []);
 CHAPTERS.episodes = liveEpisodesChapter;
+// What can be shown before there is a run, and of studies that have none.
+const WITHOUT_RUNS = new Set(["comparison", "evaluations"]);
 VIEW.changed = writeLink;
 
 function serverNow() {
@@ -18,6 +21,11 @@ function allRuns() {
   return known.shared.order.map((key) => known.runs.get(key)).filter((run) => run && run.summary && run.config);
 }
 
+function hasFindings() {
+  const { studies, evaluations } = known.shared;
+  return Boolean(evaluations || (studies && studies.length));
+}
+
 function shownRuns(all) {
   const chosen = VIEW.runs ? all.filter((run) => VIEW.runs.has(run.key)) : all;
   return chosen.length ? chosen : all;
@@ -25,7 +33,7 @@ function shownRuns(all) {
 
 // What the figures need beside what the server sends.
 function prepare(run) {
-  const named = new Set([...FIXED.panels.map((panel) => panel.metric), ...Object.keys(FIXED.times), "step"]);
+  const named = new Set([...known.shared.panels.map((panel) => panel.metric), ...Object.keys(FIXED.times), "step"]);
   run.others = Object.keys(run.curves.columns).filter((name) => !named.has(name));
   run.episodes = [];
   run.recordedSteps = expandRanges(run.recorded.step);
@@ -63,8 +71,8 @@ function headContent(all) {
   return html(
     "div",
     { id: "head" },
-    html("h1", {}, headline()),
-    verdicts(),
+    html("h1", {}, headline() || "No run"),
+    DATA.runs.length ? verdicts() : null,
     single ? liveTiles(single, now) : null,
     all.length > 1 ? html("p", { class: "counts" }, countsLine(all, now)) : null,
     all.length > 1 && VIEW.runs
@@ -105,7 +113,7 @@ function insert(main, id, fresh) {
 function drawChapter(main, id, everywhere) {
   const old = document.getElementById(id);
   if (old && !everywhere && !isNear(old)) return;
-  const fresh = CHAPTERS[id]();
+  const fresh = DATA.runs.length || WITHOUT_RUNS.has(id) ? CHAPTERS[id]() : null;
   const done = fresh && old ? settle(old, fresh) : true;
   if (fresh && !old) insert(main, id, fresh);
   if (!fresh && old) old.remove();
@@ -124,12 +132,13 @@ function drawChapters(everywhere) {
 // Everything that has changed; with `asked`, all of it at once.
 function drawAll(asked) {
   const all = allRuns();
-  if (!all.length) return waiting();
+  if (!all.length && !hasFindings()) return waiting();
   const before = performance.now();
   for (const run of all) prepare(run);
   const runs = shownRuns(all);
-  setData({ ...FIXED, live: true, runs, differences: differing(runs), comparison: known.shared.comparison || null });
-  document.title = `${headline()} · Turnwise watch`;
+  const { panels, evaluations } = known.shared;
+  setData({ ...FIXED, live: true, runs, panels, evaluations, differences: differing(runs) });
+  document.title = `${headline() || "No run"} · Turnwise watch`;
   settle(document.getElementById("head"), headContent(all));
   if (asked) for (const id of Object.keys(CHAPTERS)) stale.add(id);
   drawChapters(asked);
