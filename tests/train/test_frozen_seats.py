@@ -39,6 +39,8 @@ def digest(policy: TextPolicy, *, base: bool = False) -> str:
 class Watching(Screen):
     """Takes the digest of every voice of the live cast before the first step and after each."""
 
+    cast: Cast
+
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
         self.seen: list[dict[str, str]] = []
