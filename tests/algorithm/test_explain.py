@@ -48,6 +48,16 @@ def test_penalties_carry_their_coefficient() -> None:
     assert "minus      0.001 · KL_t(π ‖ π_ref)" in explain(preset("grpo"))
 
 
+def test_the_kl_in_the_reward_is_written_as_it_is_computed() -> None:
+    estimate, exact = "KL_t = log π_old(y_t) − log π_ref(y_t)", "KL_t = Σ_v π_old(v) (log π_old(v) − log π_ref(v))"
+    cory, ppo_max = explain(preset("cory")), explain(preset("ppo-max"))
+    assert exact in cory
+    assert estimate not in cory
+    assert estimate in ppo_max
+    assert exact not in ppo_max
+    assert "estimator=full:" not in cory + ppo_max
+
+
 def test_the_value_loss_carries_its_coefficient() -> None:
     assert "(critic, per token, weighed by 0.5)" in explain(preset("ppo").override({"critic": {"coef": 0.5}}))
     assert "(critic, per token)" in explain(preset("ppo"))

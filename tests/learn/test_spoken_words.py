@@ -31,8 +31,8 @@ def lesson(*, reward: float = 0.0, stop: StopReason = StopReason.DONE) -> Group:
     return Group(id="g", trajectories=[Trajectory(id="t", turns=turns, stop=stop, terminated=True)])
 
 
-def sampled(group: Group) -> list[int]:
-    batch = pack([group], policy=POLICY)
+def sampled(group: Group, policy: str = POLICY) -> list[int]:
+    batch = pack([group], policy=policy)
     return batch.ids_T[batch.sampled_T].tolist()
 
 
@@ -134,3 +134,31 @@ def test_the_words_of_a_run_are_those_of_the_teacher(tmp_path: Path) -> None:
         if one.seat == "teacher" and one.turns:
             assert len(one.turns[0].heard) == 1
             assert replace(one.turns[0], heard=()).prompt_ids == one.turns[0].prompt_ids
+
+
+def test_of_two_policies_that_learn_only_the_one_that_hears_learns_the_others_words(tmp_path: Path) -> None:
+    changes = {
+        **LESSONS,
+        "env": {"id": "ltc/dialogue", "kwargs": {"hops": [1]}, "check": False},
+        "rollout": {"max_tokens": 40, "context": 96},
+        "train": {"steps": 1},
+        "policies": {"thinker": {}, "actor": {"model": "pico-7"}},
+        "seats": {"thinker": "thinker", "actor": "actor"},
+    }
+    run(tmp_path / "run", changes)
+    (row,) = rows(tmp_path / "run")
+    assert row["actor/loss/ptx"] > 0
+    assert row["actor/loss/lm_term"] > 0
+    assert "thinker/loss/ptx" not in row
+    assert row["thinker/train/gradient_norm"] >= 0
+    groups = played(tmp_path / "run", 1)
+    acting = [one for one in trajectories(groups) if one.seat == "actor"]
+    spoken = [turn for one in acting for turn in one.turns]
+    assert {turn.policy for turn in spoken} == {"actor"}
+    thoughts = [turn.prompt_ids[start:end] for turn in spoken for start, end in turn.heard]
+    texts = [others_words(group, "actor") for group in groups if group.trajectories[0].seat == "actor"]
+    learned = [token for text in texts if text.trajectories for token in sampled(text, "actor")]
+    assert learned == [token for thought in thoughts for token in thought]
+    assert len(learned) > 4
+    assert all(check.ok for check in verify_run(tmp_path / "run"))
+    assert replay_step(tmp_path / "run", 1).same

@@ -70,6 +70,23 @@ def test_a_study_is_played_judged_and_not_played_again(tmp_path):
     assert study.run(jobs=1, report=print) == {}, "nothing is left to play"
 
 
+def test_the_verdict_has_the_slowest_decision_of_all_seeds_where_it_was_measured(tmp_path):
+    study = TableStudy(tiny(tmp_path / "claim"), "cpu-quick", tmp_path / "out")
+    play_here(study)
+    rows = study.write_results()
+    for number, row in enumerate(rows):
+        assert row["metrics"]["slowest_ms/bold"] >= row["metrics"]["decision_ms/bold"] > 0
+        row["metrics"]["slowest_ms/bold"] = 1.0 + number
+    study.conclude(rows)
+    page = (tmp_path / "out" / "verdict.md").read_text().splitlines()
+    assert next(line for line in page if line.startswith("| player |")).endswith("| slowest ms, of all seeds |")
+    assert next(line for line in page if line.startswith("| bold |")).endswith("| 3 |")
+    for row in rows:  # a study from before it was measured
+        row["metrics"] = {name: value for name, value in row["metrics"].items() if "slowest" not in name}
+    study.conclude(rows)
+    assert "slowest" not in (tmp_path / "out" / "verdict.md").read_text()
+
+
 def test_a_player_learns_once_for_all_tables_of_its_seed(tmp_path):
     learner = "{player: 'turnwise.train.card_ppo:PpoPlayer', options: {steps: 1, rounds: 2}, learns: true}"
     tables = "\n".join(

@@ -2,7 +2,8 @@
 
     python -m tests.train.killed_runs FOLDER '[["playing", 2, 0.05], ["saving", 3, 0.0]]' '{"algorithm": "st-ppo"}'
 
-Each moment is (phase, how often it was entered before, seconds into it). The imports are shared by forking.
+Each moment is (phase, how often it was entered before, seconds into it). The phase `recorded` begins with a step's row
+in the journal: an exchange comes next. The imports are shared by forking.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,13 @@ class Deadly(RunConsole):
 
     def phase(self, name: str) -> None:
         super().phase(name)
+        self._enter(name)
+
+    def step(self, row: Mapping[str, Any], *, guard: str = "") -> None:
+        super().step(row, guard=guard)
+        self._enter("recorded")
+
+    def _enter(self, name: str) -> None:
         if name != self._fatal:
             return
         if self._left == 0:

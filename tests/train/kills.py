@@ -2,8 +2,9 @@
 
     python -m tests.train.kills --kills 200 --seed 1
 
-Every run is the shipped recipe with the shipped model in a small form: episodes end at different turns, so that the
-last of each step decodes alone. Its twin is never killed. Journals and tensors of both must be equal to the bit.
+Most runs are the shipped recipe with the shipped model in a small form: episodes end at different turns, so that the
+last of each step decodes alone. In one, two policies learn and exchange their weights. The twin of a run is never
+killed. Journals and tensors of both must be equal to the bit.
 """
 
 from __future__ import annotations
@@ -22,7 +23,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
-ALGORITHMS = ("st-ppo", "minirl", "turn-ppo-drift", "grpo")
+CASES: dict[str, tuple[str, ...]] = {
+    **{
+        algorithm: ("recipes/search-nano.yaml", f"algorithm={algorithm}")
+        for algorithm in ("st-ppo", "minirl", "turn-ppo-drift", "grpo")
+    },
+    "cory": (
+        *("recipes/cory/cpu.yaml", "algorithm=cory", "sft=null", "policies={pioneer: {}, observer: {}}"),
+        "seats={pioneer: pioneer, observer: observer}",
+        "exchange={every: 2, policies: [pioneer, observer]}",
+    ),
+}
+"""What is run, by name: settings of `turnwise train`."""
 SMALL = (
     *("rollout.episodes=16", "train.steps=4", "checkpoint.every=1", "eval.every=2", "eval.episodes=8"),
     *("env.check=false", "log.rollouts=1"),
@@ -47,13 +59,13 @@ class Tally:
         return f"kills {self.kills}, runs {self.runs} ({spread}); differences from runs left alone: {found}"
 
 
-def campaign(folder: Path, *, kills: int, seed: int, algorithms: Sequence[str] = ALGORITHMS) -> Tally:
+def campaign(folder: Path, *, kills: int, seed: int, cases: Sequence[str] = tuple(CASES)) -> Tally:
     """Kill and resume runs, one after the other, until `kills` processes have died."""
     rng, tally = random.Random(seed), Tally()
     while tally.kills < kills:
-        algorithm = algorithms[tally.runs % len(algorithms)]
+        case = cases[tally.runs % len(cases)]
         run_seed = f"seed={rng.randrange(1000)}"
-        settings = ("recipes/search-nano.yaml", f"algorithm={algorithm}", run_seed, *SMALL)
+        settings = (*CASES[case], run_seed, *SMALL)
         twin, run = folder / f"twin-{tally.runs}", folder / f"run-{tally.runs}"
         # A third of a whole run, because every life begins where a checkpoint of the last one is: more kills a run.
         span = _finish(_start("train", *settings, "--output", str(twin)), twin) / 3
@@ -63,7 +75,7 @@ def campaign(folder: Path, *, kills: int, seed: int, algorithms: Sequence[str] =
         if not _is_done(run):
             _finish(_begin(run, settings), run)
         tally.runs += 1
-        tally.differences += [f"{algorithm} {run_seed}: {name}" for name in differences(run, twin)]
+        tally.differences += [f"{case} {run_seed}: {name}" for name in differences(run, twin)]
         print(tally, flush=True)  # a campaign takes long: what it has seen so far must not be lost with it
     return tally
 

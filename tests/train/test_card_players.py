@@ -1,6 +1,7 @@
 """Players that learn Dhumbal: equal seeds learn equally, decisions are legal, and calls are learnt."""
 
 import random
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ from turnwise.envs.cards.dhumbal_features import MELDS, SLOTS, WIDTH, encode, sl
 from turnwise.envs.cards.dhumbal_players import make_player
 from turnwise.envs.cards.dhumbal_rules import DhumbalRules, deal
 from turnwise.envs.cards.dhumbal_table import play_table
+from turnwise.learn.learner import Learner
 from turnwise.recipe.loading import load_recipe
-from turnwise.recipe.schema import Recipe
+from turnwise.recipe.schema import Recipe, Train
 from turnwise.train.card_dqn import DqnPlayer, _loss, _Step
-from turnwise.train.card_files import LearnedCards
-from turnwise.train.card_ppo import PpoPlayer
+from turnwise.train.card_files import LearnedCards, new_network
+from turnwise.train.card_ppo import PpoPlayer, _group, card_row
 from turnwise.train.card_rollouts import Taken, play_rounds
 from turnwise.train.casting import require_seats
 
@@ -63,6 +65,27 @@ def test_ppo_learns_to_call_and_beats_random_heads_up():
     found = play_table(table, rounds=100, seed=0)["ppo"].metrics()
     assert found["call_rate"] > 0.5
     assert found["win_rate"] > 0.65
+
+
+def test_for_ppo_a_round_ends_and_the_last_decision_earns_its_coins():
+    learner = Learner(new_network("ppo", seed=0), card_row(), Train(steps=1), seed=0)
+    assert learner.critic is not None
+
+    def any_legal(features_N, legal_NA):
+        return legal_NA.int().argmax(-1).tolist(), [-1.0] * len(legal_NA)
+
+    played = play_rounds(any_legal, count=12, rng=random.Random(2))
+    batch = learner.prepare([_group(str(place), each) for place, each in enumerate(played)])
+    assert batch is not None
+    assert batch.return_T is not None
+    assert batch.value_T is not None
+    ends = [end - 1 for end in accumulate(len(each.taken) for each in played)]
+    coins = torch.tensor([each.reward for each in played])
+    assert {float(sign) for sign in coins.sign()} == {-1.0, 0.0, 1.0}
+    assert float(batch.value_T[ends].abs().min()) > 1e-4, "a value of what follows would show"
+    assert torch.allclose(batch.return_T[ends], coins, atol=1e-6)
+    assert torch.equal(batch.reward_T[ends], coins)
+    assert float(batch.reward_T.abs().sum()) == pytest.approx(float(coins.abs().sum()))
 
 
 def test_dqn_values_nothing_after_the_end():

@@ -10,7 +10,7 @@ pytest.importorskip("tantivy", reason="the shipped recipe needs turnwise[search]
 
 
 def test_a_few_random_kills_of_the_real_command_change_no_bit(tmp_path: Path) -> None:
-    # Two hundred of them, with more algorithms, are a campaign of `make torture`.
-    tally = campaign(tmp_path, kills=3, seed=0, algorithms=("st-ppo",))
+    # Two hundred of them, of more recipes, are a campaign of `make torture`.
+    tally = campaign(tmp_path, kills=3, seed=0, cases=("st-ppo",))
     assert tally.kills == 3
     assert not tally.differences, str(tally)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,14 +19,22 @@ from tests.train.small_runs import (
     played,
     rows,
     run,
+    small_recipe,
     timeless,
     trajectories,
 )
+from turnwise.policy.text import TextPolicy
 from turnwise.recipe.loading import find_model
+from turnwise.recipe.schema import Rollout
 from turnwise.report import write_report
 from turnwise.rollout.agents import ConstantAgent, PoolAgent, View
+from turnwise.runs.checkpoints import Checkpoints
+from turnwise.sources.silent_player import SilentPlayer
+from turnwise.train.casting import make_cast
+from turnwise.train.league import League
 from turnwise.train.stages import evaluate_model
-from turnwise.train.state import read_state
+from turnwise.train.state import Progress, read_state
+from turnwise.types import Group, StopReason, Trajectory, Turn
 from turnwise.waiting import finish
 
 POOLED: dict[str, Any] = {
@@ -70,6 +79,43 @@ def test_the_league_counts_every_game_in_which_both_spoke(tmp_path: Path) -> Non
     (shown,) = json.loads(page.split('id="data">')[1].split("</script>")[0])["runs"]
     assert [row["player"] for row in shown["league"]] == [row["player"] for row in table]
     assert all(event.get("kind") != "league" for event in shown["events"])
+
+
+def game(number: int, rival: str, *, own: float, others: float) -> list[Trajectory]:
+    """A game of the learner on the left against a snapshot."""
+    paid = (("left", "policy", own), ("right", rival, others))
+    return [
+        Trajectory(
+            id=f"{number}/{seat}",
+            episode=str(number),
+            seat=seat,
+            turns=[Turn(sampled_ids=[1], logprobs=[0.0], policy=policy, reward=reward)],
+            stop=StopReason.DONE,
+        )
+        for seat, policy, reward in paid
+    ]
+
+
+def test_snapshots_are_weighed_by_how_often_the_learner_lost_to_them(tmp_path: Path) -> None:
+    cast = make_cast(small_recipe(POOLED), {"policy": TextPolicy.load("pico")})
+    (pool,) = cast.pools.values()
+    pool.fill([0, 2], lambda step, policy: None)
+    league = League(cast, SilentPlayer(cast, rollout=Rollout(), seed=0), Checkpoints(tmp_path), [])
+    progress = Progress(step=2, pools={"right": [0, 2]})
+    ends = (
+        [("policy@0", 1.0, 0.0)] * 3 + [("policy@0", 0.5, 0.5), ("policy@0", 0.0, 1.0)] + [("policy@2", -1.0, 1.0)] * 2
+    )
+    played = [game(number, rival, own=own, others=others) for number, (rival, own, others) in enumerate(ends)]
+    league.record([Group(id=str(number), trajectories=each) for number, each in enumerate(played)], progress)
+    assert progress.league["right"]["policy@4"] == {"policy@0": [3, 1, 1], "policy@2": [0, 0, 2]}
+    # Losses and half of the draws, with one game won and one lost before.
+    assert pool.weights == {0: pytest.approx((1.5 + 1) / (5 + 2)), 2: pytest.approx((2 + 1) / (2 + 2))}
+    failed = game(9, "policy@0", own=0.0, others=1.0)
+    league.record([Group(id="9", trajectories=[replace(each, stop=StopReason.TIMEOUT) for each in failed])], progress)
+    assert pool.weights[0] == pytest.approx(2.5 / 7)
+    progress.step = 4  # another self learns now, and all is open again
+    league.record([], progress)
+    assert pool.weights == {0: 0.5, 2: 0.5}
 
 
 def test_a_pool_draws_by_weight() -> None:

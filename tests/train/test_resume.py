@@ -64,6 +64,38 @@ def test_killed_and_resumed_a_run_ends_with_the_same_bits(
     assert_equal_runs(tmp_path / "run", uninterrupted)
 
 
+PAIR = {
+    "env": {"id": "tests.train.small_envs:Duel", "check": False},
+    "model": "pico",
+    "algorithm": "ppo",
+    "engine": {"memory_gib": 0.05},
+    "rollout": {"episodes": 8, "max_turns": 4, "max_tokens": 40},
+    "policies": {"white": {}, "black": {"train": {"learning_rate": 1e-3}}},
+    "seats": {"left": "white", "right": "black"},
+    "exchange": {"every": 3, "policies": ["white", "black"]},  # halfway between the checkpoints of steps 2 and 4
+}
+
+
+def test_two_policies_that_exchange_are_killed_and_resumed_and_both_end_with_the_same_bits(tmp_path: Path) -> None:
+    assert run_with_kills(tmp_path / "whole", [], **PAIR) == [0]
+    moments = [
+        ("learning", 1, 0.01),  # the second policy of the first step
+        ("recorded", 2, 0.0),  # step 3: as the exchange begins
+        ("evaluating", 0, 0.0),  # step 3, after the exchange
+        ("playing", 1, 0.01),  # step 4: exchanged, but not yet saved
+        ("saving", 0, 0.0),  # step 4
+        ("recorded", 1, 0.002),  # step 4 or 6
+    ]
+    codes = run_with_kills(tmp_path / "cut", moments, **PAIR)
+    assert codes == [KILLED] * len(moments) + [0]
+    assert_equal_runs(tmp_path / "cut", tmp_path / "whole")
+    last = weights(tmp_path / "cut")
+    assert last["white/model.safetensors"] != last["black/model.safetensors"]
+    for run in ("whole", "cut"):
+        exchanged = [row["step"] for row in numbers(tmp_path / run, "events.jsonl") if row["kind"] == "exchanged"]
+        assert exchanged == [3, 6], run
+
+
 def test_a_resumed_run_goes_on_with_its_history_of_rewards_and_its_kl_coefficient(tmp_path: Path) -> None:
     reward = [{"kind": "running", "clip": 0.8}, {"kind": "token-kl", "coef": 0.05, "target": 0.1}]
     algorithm = {"preset": "ppo-max", "reward": reward, "critic": {"warmup": 2}}

@@ -14,6 +14,8 @@ from turnwise.algorithm.row import Algorithm
 from turnwise.algorithm.rules import resolve
 from turnwise.ops.facts import Need, Trait, formula_of
 
+_FOR_VALUE = re.compile(r"(?P<option>\w+)=(?P<value>[\w-]+): +")
+
 
 def explain(row: Algorithm) -> str:
     """The objective, then every part of it, then warnings and what is known about the method."""
@@ -25,12 +27,22 @@ def explain(row: Algorithm) -> str:
 def equation(axis: str, part: Part) -> str:
     """The equation of a part: the second paragraph of its docstring.
 
-    A line that begins with the name of an option is left out when that option is None.
+    A line that begins with the name of an option is left out when that option is None, and one that begins with
+    `option=value:` when it has another value.
     """
     paragraphs = inspect.cleandoc(function_of(axis, part.kind).__doc__ or "").split("\n\n")
     text = textwrap.dedent(paragraphs[1]) if len(paragraphs) > 1 else paragraphs[0]
     unused = tuple(f"{name}{end}" for name, value in part.options.items() if value is None for end in ",:")
-    return "\n".join(line for line in text.splitlines() if not line.startswith(unused))
+    lines = [_chosen(line, part) for line in text.splitlines() if not line.startswith(unused)]
+    return "\n".join(line for line in lines if line is not None)
+
+
+def _chosen(line: str, part: Part) -> str | None:
+    """The line without the value that it is for; None if the part has another."""
+    found = _FOR_VALUE.match(line)
+    if found is None or found["option"] not in part.options:
+        return line
+    return line[found.end() :] if str(part.options[found["option"]]) == found["value"] else None
 
 
 def _changed(row: Algorithm) -> list[str]:

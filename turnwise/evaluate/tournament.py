@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from statistics import fmean
 from typing import Any
@@ -14,7 +14,7 @@ from turnwise.envs.process import EnvSource
 from turnwise.evaluate.ratings import Rating, Result, rate
 from turnwise.rollout.agents import Agent
 from turnwise.rollout.episode import EpisodeSpec
-from turnwise.types import Group, Trajectory
+from turnwise.types import CUTS, Group, StopReason, Trajectory
 
 Play = Callable[[Sequence[EpisodeSpec], Mapping[str, Agent]], list[Group]]
 """Plays episodes with an agent at each seat."""
@@ -29,6 +29,8 @@ class Placing:
     """Mean over its games."""
     valid: float | None
     """The share of its turns that were legal; None without a turn."""
+    forfeits: int
+    """Games that it lost because a limit cut its turn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +41,9 @@ class Tournament:
     stakes: bool
     """Whether games counted by how much was won."""
     games: int
-    """Episodes that were played to their end."""
+    """Games with a result: played to their end, or lost by the player whose turn a limit cut."""
+    unfinished: dict[str, int]
+    """Games that a limit ended without a result, by its name; they do not count."""
     faults: int
     """Episodes that failed and do not count."""
     last_error: str
@@ -58,6 +62,7 @@ class Tournament:
                 "score": each.rating.score,
                 "reward": each.reward,
                 "valid": each.valid,
+                "forfeits": each.forfeits,
             }
             for each in self.standings
         ]
@@ -117,40 +122,86 @@ def _by_episode(groups: Sequence[Group]) -> Iterator[list[Trajectory]]:
 def _sum_up(
     env: str, seats: Sequence[str], tables: Mapping[tuple[str, ...], list[list[Trajectory]]], *, stakes: bool
 ) -> Tournament:
-    earned, turns = defaultdict[str, list[float]](list), defaultdict[str, list[bool]](list)
-    margins = defaultdict[tuple[str, str], list[float]](list)
-    faults, last_error, whole = 0, "", 0
+    tally = _Tally()
     for table, episodes in tables.items():
         player_of = dict(zip(seats, table, strict=True))
         for episode in episodes:
-            if len(episode) < len(seats) or any(each.stop.is_failure for each in episode):
-                faults, last_error = faults + 1, str(episode[0].info.get("error", last_error))
-                continue
-            whole += 1
-            rewards = {player_of[each.seat]: each.reward if each.turns else each.last_pay for each in episode}
-            for each in episode:
-                earned[player_of[each.seat]].append(rewards[player_of[each.seat]])
-                turns[player_of[each.seat]] += [turn.valid for turn in each.turns]
-            for one, other in combinations(sorted(rewards), 2):
-                margins[one, other].append(rewards[one] - rewards[other])
-    results = _results(margins, stakes=stakes)
-    standings = [
-        Placing(
-            rating=rating,
-            reward=fmean(earned[rating.player]),
-            valid=fmean(turns[rating.player]) if turns[rating.player] else None,
-        )
-        for rating in rate(results)
-    ]
+            tally.count(episode, player_of)
+    results = _results(tally.margins, stakes=stakes)
     return Tournament(
         env=env,
         stakes=stakes,
-        games=whole,
-        faults=faults,
-        last_error=last_error,
-        standings=standings,
+        games=tally.games,
+        unfinished=dict(tally.unfinished),
+        faults=tally.faults,
+        last_error=tally.last_error,
+        standings=[tally.placing(rating) for rating in rate(results)],
         results=results,
     )
+
+
+@dataclass(kw_only=True)
+class _Tally:
+    """What the games have come to so far, by player."""
+
+    games: int = 0
+    unfinished: Counter[str] = field(default_factory=Counter[str])
+    faults: int = 0
+    last_error: str = ""
+    earned: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    valid: defaultdict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
+    forfeits: Counter[str] = field(default_factory=Counter[str])
+    margins: defaultdict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
+    """How much more the first of two players earned in each of their games."""
+
+    def count(self, episode: Sequence[Trajectory], player_of: Mapping[str, str]) -> None:
+        """Count one game, whatever came of it."""
+        stop, info = episode[0].stop, episode[0].info
+        if len(episode) < len(player_of) or any(each.stop.is_failure for each in episode):
+            self.faults, self.last_error = self.faults + 1, str(info.get("error", self.last_error))
+            return
+        price = _price_of_cut(stop, info)
+        if stop in CUTS and price is None:
+            self.unfinished[stop.value] += 1
+            return
+        self.games += 1
+        rewards = {player_of[each.seat]: each.reward if each.turns else each.last_pay for each in episode}
+        for each in episode:
+            player = player_of[each.seat]
+            self.earned[player].append(rewards[player])
+            self.valid[player] += [turn.valid for turn in each.turns]
+        if price is None:
+            for one, other in combinations(sorted(rewards), 2):
+                self.margins[one, other].append(rewards[one] - rewards[other])
+        else:
+            self._forfeit(player_of[info["seat"]], rewards, price)
+
+    def _forfeit(self, loser: str, rewards: Mapping[str, float], price: float) -> None:
+        """One lost to all others, though it may have led; between those nothing was decided."""
+        self.forfeits[loser] += 1
+        for winner in sorted(rewards.keys() - {loser}):
+            lead = max(rewards[winner] - rewards[loser], price)
+            pair, margin = ((winner, loser), lead) if winner < loser else ((loser, winner), -lead)
+            self.margins[pair].append(margin)
+
+    def placing(self, rating: Rating) -> Placing:
+        """The row of a player."""
+        valid = self.valid[rating.player]
+        return Placing(
+            rating=rating,
+            reward=fmean(self.earned[rating.player]),
+            valid=fmean(valid) if valid else None,
+            forfeits=self.forfeits[rating.player],
+        )
+
+
+def _price_of_cut(stop: StopReason, info: Mapping[str, Any]) -> float | None:
+    """What a player loses with a turn that a limit cut; None if none was cut, or the game has no rule for it.
+
+    That seats run out of turns is nobody's fault.
+    """
+    price = -float(info.get("cut_reward", 0.0))
+    return price if stop in (StopReason.MAX_TOKENS, StopReason.CONTEXT_FULL) and price > 0 else None
 
 
 def _results(margins: Mapping[tuple[str, str], Sequence[float]], *, stakes: bool) -> list[Result]:

@@ -31,7 +31,9 @@ def token_kl(
 ) -> Tensor:
     """Pay for every step away from the reference, inside the reward.
 
-        r_t ← r_t − coef · KL_t(π_old ‖ π_ref),   k1: log π_old(y_t) − log π_ref(y_t)
+        r_t ← r_t − coef · KL_t
+        estimator=k1:    KL_t = log π_old(y_t) − log π_ref(y_t)
+        estimator=full:  KL_t = Σ_v π_old(v) (log π_old(v) − log π_ref(v)),   exact: over the whole vocabulary
         target: after each step  coef ← coef · (1 + gain · clamp(KL / target − 1, ±0.2))
 
     On sampled tokens only, by the k1 estimate, or `full`: exact over the vocabulary, as CORY has it (2410.06101). PPO

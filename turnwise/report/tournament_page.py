@@ -28,12 +28,13 @@ def render_tournament(outcome: Mapping[str, Any], players: Mapping[str, str]) ->
     style = "\n".join(read_asset(name) for name in STYLES)
     by = ", rated by stakes: what was not at stake in a game counts as drawn" if outcome["stakes"] else ""
     failed = f", {outcome['faults']} failed and do not count" if outcome["faults"] else ""
+    cut = "".join(f", {count} cut by {limit}, not rated" for limit, count in outcome["unfinished"].items())
     return Template(read_asset("tournament.html")).substitute(
         style=style,
         style_hash=digest(style),
         version=__version__,
         env=escape(outcome["env"]),
-        summary=escape(f"{counted(outcome['games'], 'game')}{by}{failed}."),
+        summary=escape(f"{counted(outcome['games'], 'game')}{by}{cut}{failed}."),
         ratings=_ratings(outcome["standings"]),
         pairs=_pairs([each["player"] for each in outcome["standings"]], outcome["results"]),
         players=_table(("player", "plays"), sorted(players.items())),
@@ -41,7 +42,7 @@ def render_tournament(outcome: Mapping[str, Any], players: Mapping[str, str]) ->
 
 
 def _ratings(standings: Iterable[Mapping[str, Any]]) -> str:
-    head = ("player", "rating", "95% interval", "points", "mean reward", "legal turns", "games")
+    head = ("player", "rating", "95% interval", "points", "mean reward", "legal turns", "lost by a cut turn", "games")
     rows = [
         (
             each["player"],
@@ -50,6 +51,7 @@ def _ratings(standings: Iterable[Mapping[str, Any]]) -> str:
             f"{each['score']:.1%}",
             f"{each['reward']:+.3f}",
             "" if each["valid"] is None else f"{each['valid']:.1%}",
+            str(each["forfeits"]),
             f"{each['games']:.0f}",
         )
         for each in standings

@@ -25,6 +25,7 @@ _COLUMNS = {
     "risk": "risk",
     "decision_ms": "ms a decision",
 }
+_SLOWEST = "slowest_ms"
 
 
 def conclude_tables(claim: TableClaim, scale: TableScale, rows: Sequence[Row], output: Path) -> list[Judgement]:
@@ -77,9 +78,14 @@ def _table_lines(claim: TableClaim, scale: TableScale, table: str, rows: Sequenc
     said = ", ".join(f"{name} {value}" for name, value in choice.options.items()) or "rules as people play"
     yield f"## {table}\n"
     yield f"{said}; {choice.rounds or scale.rounds} rounds on each of {len(rows)} seeds. Means with 95% intervals.\n"
-    yield f"| player | {' | '.join(_COLUMNS.values())} |\n|---|{'---|' * len(_COLUMNS)}"
+    timed = any(f"{_SLOWEST}/{player}" in row["metrics"] for row in rows for player in choice.players)
+    heads = [*_COLUMNS.values(), *(["slowest ms, of all seeds"] if timed else [])]
+    yield f"| player | {' | '.join(heads)} |\n|---|{'---|' * len(heads)}"
     for player in choice.players:
         cells = [_cell([row["metrics"].get(f"{metric}/{player}") for row in rows]) for metric in _COLUMNS]
+        if timed:
+            slowest = [row["metrics"].get(f"{_SLOWEST}/{player}", 0.0) for row in rows]
+            cells.append(f"{max(slowest):.3g}")
         yield f"| {player} | {' | '.join(cells)} |"
     yield ""
     yield "Pairs: difference, Cohen's d, and on how many seeds p (Welch, Bonferroni) is below 0.05.\n"

@@ -64,7 +64,7 @@ def make_cast(recipe: Recipe, policies: Mapping[str, TextPolicy], *, ranks: Rank
     seats: dict[str, Voice | Pool | Agent] = {}
     for seat, choice in recipe.seats.items():
         if choice.agent is not None:
-            seats[seat] = ScriptedAgent(make_agent(seat, choice))
+            seats[seat] = ScriptedAgent(make_agent(f"seats.{seat}", choice))
         elif choice.pool is not None:
             seats[seat] = _make_pool(recipe, seat, choice, speaking[choice.pool])
         elif choice.checkpoint is not None:
@@ -125,15 +125,15 @@ def _as_published(recipe: Recipe, *, frozen: bool) -> Recipe:
     return recipe.model_copy(update={"model": model})
 
 
-def make_agent(seat: str, choice: SeatChoice) -> Agent:
-    """The scripted agent of a seat."""
+def make_agent(key: str, choice: SeatChoice) -> Agent:
+    """The scripted agent of a choice; mistakes are reported with the `key` that made it, such as `seats.white`."""
     assert choice.agent is not None
     named = _AGENTS.get(choice.agent)
-    made = named or load_class(choice.agent, key=f"seats.{seat}.agent", methods=("act", "end"))
+    made = named or load_class(choice.agent, key=f"{key}.agent", methods=("act", "end"))
     try:
         return made(**choice.options)
     except TypeError as error:
-        raise ValueError(f"seats.{seat}.options: {choice.agent} cannot be made from them: {error}") from error
+        raise ValueError(f"{key}.options: {choice.agent} cannot be made from them: {error}") from error
 
 
 def _sampling_copy(recipe: Recipe, policy: TextPolicy, *, needed: bool = False) -> SamplingCopy | None:
@@ -173,4 +173,4 @@ def require_seats(recipe: Recipe) -> None:
         close_quietly(env)
     for seat, choice in recipe.seats.items():
         if choice.agent is not None:
-            make_agent(seat, choice)
+            make_agent(f"seats.{seat}", choice)

@@ -52,10 +52,25 @@ class Entrants:
 
 @contextmanager
 def entering(
-    players: Mapping[str, str], *, rollout: Rollout, temperature: float, seed: int, device: str
+    players: Mapping[str, str],
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    rollout: Rollout,
+    temperature: float,
+    seed: int,
+    device: str,
 ) -> Iterator[Entrants]:
-    """Load everybody; models share this process until the block ends."""
-    agents = {name: agent for name, what in players.items() if (agent := _scripted(name, what)) is not None}
+    """Load everybody, with `options` of scripted agents by name; models share this process until the block ends."""
+    sampling = {"max_tokens": rollout.max_tokens, "temperature": temperature}
+    agents: dict[str, Agent] = {}
+    for name, what in players.items():
+        chosen = dict((options or {}).get(name, {}))
+        if what.startswith(_SERVERS):
+            agents[name] = _served(name, what, sampling)
+        elif (choice := _scripted(name, what, chosen)) is not None:
+            agents[name] = ScriptedAgent(make_agent(f"--player {name}", choice))
+        elif chosen:
+            raise ValueError(f"--player {name}: {what} is a model, which has no options; leave out what follows its ?")
     voices = [
         load_voice(what, name=name, changes={"device": device}) for name, what in players.items() if name not in agents
     ]
@@ -71,17 +86,23 @@ def entering(
         player.close()
 
 
-def _scripted(name: str, what: str) -> Agent | None:
-    """The agent, if it is not a model in this process."""
-    if what.startswith(_SERVERS):
-        url, _, model = what.partition("#")
-        if not model:
-            raise ValueError(f"{name}={what}: name the model after the address, such as {what}#my-model")
-        return EndpointAgent(ChatEndpoint(url, model=model))
+def _served(name: str, what: str, sampling: Mapping[str, Any]) -> Agent:
+    """A model behind an address; it samples like a model in this process."""
+    url, _, model = what.partition("#")
+    if not model:
+        raise ValueError(f"{name}={what}: name the model after the address, such as {what}#my-model")
+    return EndpointAgent(ChatEndpoint(url, model=model), options=sampling, seeded=True)
+
+
+def _scripted(name: str, what: str, options: dict[str, Any]) -> SeatChoice | None:
+    """The choice of an agent that is no model; None for a model."""
     if what.endswith(_NETWORK):
-        return ScriptedAgent(make_agent(name, SeatChoice(agent=LEARNED, options={"path": what})))
+        return SeatChoice(agent=LEARNED, options={"path": what, **options})
     if what in AGENTS or is_outside(what):
-        return ScriptedAgent(make_agent(name, SeatChoice(agent=what)))
+        return SeatChoice(agent=what, options=options)
+    if ":" in what and not Path(what).exists():  # no model is called so
+        known = ", ".join(AGENTS)
+        raise ValueError(f"--player {name}: there is no player {what}; choose {known}, or package.module:Class")
     return None
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from turnwise.envs import make
 from turnwise.envs.cards.dhumbal import Dhumbal, read, write
-from turnwise.envs.cards.dhumbal_cards import ALL_MELDS, NAMES
+from turnwise.envs.cards.dhumbal_cards import ALL_MELDS, NAMES, VALUES
 from turnwise.envs.cards.dhumbal_rules import CALL, DECK, PASS, PILE
 
 
@@ -41,6 +41,18 @@ def test_a_seat_sees_its_own_hand_and_no_other():
         observation, _, over, _, info = env.step(env.sample_random_action())
         if over:
             observation, info = env.reset()
+
+
+def test_a_cut_turn_costs_what_the_hand_is_worth():
+    env = dhumbal(players=3)
+    _, info = env.reset(seed=4)
+    for _ in range(200):
+        owed = sum(VALUES[card] for card in env.round.hands[env.round.mover])
+        assert info["cut_reward"] == -max(owed, 1) / 100
+        _, _, over, _, info = env.step(env.sample_random_action())
+        if over:
+            assert "cut_reward" not in info
+            _, info = env.reset()
 
 
 def test_rewards_sum_to_zero_and_success_is_the_winners():

@@ -53,7 +53,7 @@ class Dhumbal(Env):
     """Rounds of Dhumbal. Coins become rewards when a round ends, and sum to zero over the seats.
 
     An action that cannot be read or is not legal counts as the weakest legal one: play on, discard the lowest card,
-    draw from the deck.
+    draw from the deck. A turn that a limit cuts ends the round, and costs the hand as if another had called.
     """
 
     reward_range: ClassVar[tuple[float, float]] = (-3.2, 3.2)  # five hands of four kings and a queen
@@ -166,7 +166,9 @@ class Dhumbal(Env):
             most = max(self.coins)
             success = {seat: coins == most > 0 for seat, coins in zip(self.seats, self.coins, strict=True)}
             return {"success": success}
-        return {"seat": self.seats[self.round.mover], "known": self.round.known().plain()}
+        known = self.round.known()
+        owed = max(value_of(known.hand), 1)  # a hand may be empty before the draw
+        return {"seat": self.seats[known.seat], "known": known.plain(), "cut_reward": -owed / SCALE}
 
 
 def describe(known: Known, seats: tuple[str, ...]) -> str:

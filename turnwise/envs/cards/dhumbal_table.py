@@ -29,6 +29,8 @@ class PlayerRecord:
     discarded: list[int] = field(default_factory=list[int])
     """Cards."""
     seconds: list[float] = field(default_factory=list[float])
+    slowest: list[float] = field(default_factory=list[float])
+    """Seconds of the longest decision."""
     decisions: list[int] = field(default_factory=list[int])
     could_call: list[bool] = field(default_factory=list[bool])
     calls: list[CallMade | None] = field(default_factory=list["CallMade | None"])
@@ -39,7 +41,7 @@ class PlayerRecord:
         return [call for call in self.calls if call is not None]
 
     def metrics(self) -> dict[str, float]:
-        """The six numbers of the paper, and in how many of the rounds where it could the player called.
+        """The six numbers of the paper, its slowest decision, and in how many of the rounds where it could it called.
 
         What a player without calls has no value for is left out.
         """
@@ -48,6 +50,7 @@ class PlayerRecord:
             "coins": fmean(self.coins),
             "discarded": fmean(self.discarded),
             "decision_ms": 1000 * sum(self.seconds) / max(1, sum(self.decisions)),
+            "slowest_ms": 1000 * max(self.slowest),
         }
         calls = self.made_calls
         if any(self.could_call):
@@ -63,6 +66,7 @@ class _Doings:
     """What a player did in the round that is being played."""
 
     seconds: float = 0.0
+    slowest: float = 0.0
     decisions: int = 0
     discarded: int = 0
     could_call: bool = False
@@ -97,7 +101,8 @@ def _play_round(played: Round, seated: Sequence[CardPlayer], rng: random.Random)
         done, known = doings[mover], played.known()
         began = time.perf_counter()
         decision = seated[mover].decide(known, rng)
-        done.seconds += time.perf_counter() - began
+        spent = time.perf_counter() - began
+        done.seconds, done.slowest = done.seconds + spent, max(done.slowest, spent)
         done.decisions += 1
         if known.phase == "call":
             done.could_call = True
@@ -117,6 +122,7 @@ def _write_down(records: Sequence[PlayerRecord], played: Round, doings: Sequence
         record.coins.append(outcome.coins[player])
         record.discarded.append(done.discarded)
         record.seconds.append(done.seconds)
+        record.slowest.append(done.slowest)
         record.decisions.append(done.decisions)
         record.could_call.append(done.could_call)
         record.calls.append(CallMade(value=outcome.values[player], won=won) if called else None)
