@@ -4,6 +4,8 @@
     the asynchronous vector environment of `gem-llm` on the same environment with the same latencies.
 (b) searches per second through `search/geo-2hop`.
 (c) what the scheduler itself costs: 256 concurrent episodes of an environment that answers immediately.
+(d) terminals: the median time of a reset to a new task (its tree is built and tested), of a reset to a known one, and
+    of a command right after that reset, which waits for bash to start.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import random
 import re
 import time
 from collections.abc import Callable
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
@@ -100,6 +103,27 @@ def search() -> float | None:
     return count / (time.perf_counter() - started)
 
 
+def terminals(count: int = 40) -> dict[str, float]:
+    """Median seconds of resets and first commands of terminals; nothing without bubblewrap."""
+    try:
+        env = make("terminal/tasks", tasks="csv,logs,text,json", complexity=1)
+    except ValueError:
+        return {}
+    spent: dict[str, list[float]] = {"reset to a new task": [], "reset to a known task": [], "first command": []}
+
+    def clock(name: str, act: Callable[[], object]) -> None:
+        started = time.perf_counter()
+        act()
+        spent[name].append(time.perf_counter() - started)
+
+    for task in (env.list_tasks() or [])[:count]:
+        clock("reset to a new task", lambda task=task: env.reset(task=task))
+        clock("reset to a known task", lambda task=task: env.reset(task=task))
+        clock("first command", lambda: env.step("<command>pwd</command>"))
+    env.close()
+    return {name: median(values) for name, values in spent.items()}
+
+
 def main() -> None:
     """Measure everything and print one table."""
     ours, gem, queries, instant = play(Tool, EPISODES, EPISODES), play_gem(), search(), play(Instant, 512, 256)
@@ -110,6 +134,8 @@ def main() -> None:
     table.add_row("(a) scheduler / gem-llm", "" if gem is None else f"{ours / gem:.1f}x", ">= 5x")
     table.add_row("(b) searches/s", "not installed" if queries is None else f"{queries:.0f}", ">= 300")
     table.add_row("(c) scheduler time per step", f"{1000 / instant:.3f} ms", "< 1 ms")
+    for name, seconds in terminals().items():
+        table.add_row(f"(d) terminal, {name}", f"{1000 * seconds:.1f} ms", "< 50 ms" if "known" in name else "")
     Console().print(table)
 
 

@@ -256,5 +256,6 @@ def test_sft_imitates_the_expert_alone(here):
     assert result.exit_code == 0, result.output
     assert "1 step of 2 demonstrations" in result.stdout
     assert "step 1/1  loss " in result.stdout
-    assert "try next       turnwise train env=search/geo-1hop model=runs/copy-sft\n" in result.stdout
+    assert "try next       turnwise train env=search/geo-1hop model=runs/copy-sft env.check=false" in result.stdout
+    assert "rollout.max_turns=2 rollout.max_tokens=6 rollout.context=256" in result.stdout
     assert Path("runs/copy-sft/checkpoints/step_000001/model.safetensors").is_file()

@@ -1,17 +1,46 @@
 """What the screen of a run is made of: the curve, the time left, episodes to read, safe text."""
 
 import io
+import shlex
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from tests.console.console_rows import Clock, evaluation, row
+from turnwise.cli.common import parse_settings
 from turnwise.console.chart import draw_curve
 from turnwise.console.progress import RunProgress
 from turnwise.console.samples import LONGEST, episode_text
-from turnwise.console.views import duration, evaluation_line, evaluation_table, measures_of, step_table
+from turnwise.console.views import duration, evaluation_line, evaluation_table, measures_of, next_steps, step_table
+from turnwise.recipe.loading import load_recipe
 from turnwise.types import StopReason, Trajectory, Turn
 from turnwise.untrusted import printable
+
+
+def test_after_imitation_the_next_command_plays_as_the_recipe_does():
+    kwargs = {"prompt": "terse", "memories": 5, "seats": ["manager", "answerer"], "distil": None}
+    env = {"id": "memory/both", "kwargs": kwargs, "held_out": {"split": "test"}}
+    rollout = {"max_turns": 2, "context": 128}
+    done = load_recipe(None, {"model": "pico-memory", "env": env, "rollout": rollout, "train": {"steps": 1}})
+    progress = RunProgress(steps=1, rows=[row(1)])
+    text = next_steps(done.model_copy(update={"stage": "imitation"}), Path("runs/it's mine"), progress).plain
+    words = shlex.split(text.splitlines()[-1].removeprefix("try next"))
+    assert words[:4] == ["turnwise", "train", "env=memory/both", "model=runs/it's mine"]
+    again = load_recipe(None, parse_settings([*words[2:3], *words[4:], "model=pico-memory"]))
+    assert (again.env, again.rollout) == (done.env, done.rollout)
+
+
+@pytest.mark.parametrize(
+    "value", ["true", "1e-5", "a: b", "", "csv,logs", "it's", "~", ["a", "b"], {"a": [1, None]}, 0.5]
+)
+def test_a_value_is_written_as_a_command_reads_it(value: object):
+    done = load_recipe(None, {"train": {"steps": 1}})
+    env = done.env.model_copy(update={"kwargs": {"name": value}})
+    done = done.model_copy(update={"env": env, "stage": "imitation"})
+    text = next_steps(done, Path("run"), RunProgress(steps=1, rows=[row(1)])).plain
+    words = shlex.split(text.splitlines()[-1].removeprefix("try next"))
+    assert parse_settings(words[4:]) == {"env": {"kwargs": {"name": value}}}
 
 
 def test_what_cannot_be_seen_is_escaped_and_lines_stay():

@@ -241,6 +241,18 @@ def test_the_commands_make_and_show_tasks(tmp_path: Path):
     assert "add --model NAME" in run.invoke(app, [*made[:-1], f"{folder}2", "--solver", "http://127.0.0.1:9/v1"]).output
 
 
+def test_without_an_output_tasks_go_to_a_folder_that_help_and_output_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    run, made = CliRunner(), ["tasks", "make", "terminals", "--count", "1"]
+    result = run.invoke(app, [*made, "--families", "csv", "--complexities", "1", "--tries", "1"])
+    assert "1 draft for tasks/terminals;" in result.output
+    assert "1 task in tasks/terminals\n" in result.output
+    assert [task.name for task in read_tasks(tmp_path / "tasks" / "terminals")] == ["csv-c1-s0"]
+    assert "tasks/terminals" in run.invoke(app, [*made, "--help"], env={"COLUMNS": "200"}).output
+
+
 def test_the_log_is_one_json_object_a_line(tmp_path: Path):
     stages().run(["csv-c1-s0"], tmp_path)
     lines = [json.loads(line) for line in (tmp_path / LOG).read_text().splitlines()]

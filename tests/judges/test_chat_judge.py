@@ -236,6 +236,17 @@ def test_one_line_of_a_recipe_pays_episodes_by_a_chat_model(serve: Callable[[Rep
     assert data.evals[-1]["eval/reward"] == pytest.approx(0.3)
 
 
+def test_a_chat_model_pays_answers_from_memories(serve: Callable[[Reply], Endpoint], tmp_path: Path) -> None:
+    endpoint = serve(lambda body: "3")
+    judge = {"kind": "chat-score", "gives": "reward", "url": endpoint.url, "model": "m"}
+    env = {"id": "memory/answer", "kwargs": {"prompt": "terse", "memories": 5}}
+    run(tmp_path / "run", {"model": "pico-memory", "env": env, "judge": judge, "train": {"steps": 1}})
+    metrics = read_whole_run(tmp_path / "run").metrics[0]
+    assert metrics["rollout/reward"] == pytest.approx(0.3)
+    assert {"rollout/env_reward", "rollout/score_em", "rollout/score_bleu1"} <= metrics.keys()
+    assert " : " in endpoint.requests[0]["messages"][0]["content"]  # the question with its memories
+
+
 def test_a_judge_that_only_compares_is_refused_where_there_is_nothing_to_compare() -> None:
     judge = {"kind": "chat", "gives": "reward", "url": "http://127.0.0.1:1/v1", "model": "m"}
     with pytest.raises(ValueError, match=r"judge=chat only compares answers, and ppo makes one try .*chat-score"):

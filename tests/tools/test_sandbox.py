@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from turnwise.tools import sandbox
 from turnwise.tools.python import python_tool
 from turnwise.tools.sandbox import Execution, SandboxLimits, check_sandbox, run_python, run_python_sync
 
@@ -288,6 +289,14 @@ def test_cancelling_a_run_ends_its_processes():
     asyncio.run(asyncio.wait_for(cancelled(), timeout=10))
     time.sleep(0.05)
     assert not any(number in command for command in host_commands())
+
+
+def test_our_own_code_cannot_be_seen_where_it_is_installed_for_everyone(monkeypatch: pytest.MonkeyPatch):
+    find = "import os\nplace = os.path.join(os.path.dirname(os.__file__), 'wsgiref')\n"
+    assert "handlers.py" in run(f"{find}print(os.listdir(place))").stdout
+    monkeypatch.setattr(sandbox, "_OWN_CODE", Path(os.__file__).resolve().parent / "wsgiref")
+    assert run(f"{find}print(os.listdir(place))").stdout == "[]\n"
+    assert "Read-only file system" in run(f"{find}open(place + '/x', 'w')").stderr
 
 
 def test_host_processes_can_be_neither_seen_nor_killed():

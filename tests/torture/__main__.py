@@ -22,6 +22,7 @@ from tests.torture import (
     payloads,
     plans,
     programs,
+    public_tasks,
     terminals,
 )
 from tests.torture.tally import Tally
@@ -33,9 +34,11 @@ CAMPAIGNS: dict[str, tuple[Callable[..., Tally], int]] = {
     "conversations": (conversations.campaign, conversations.COUNT),
     "actions": (actions.campaign, actions.COUNT),
     "programs": (programs.campaign, programs.COUNT),
+    "shells": (programs.shell_campaign, programs.SHELL_COUNT),
     "payloads": (payloads.campaign, payloads.COUNT),
     "plans": (plans.campaign, plans.COUNT),
     "terminals": (terminals.campaign, terminals.COUNT),
+    "harbor": (public_tasks.campaign, public_tasks.COUNT),
     "learning": (learning.campaign, learning.COUNT),
     "clients": (clients.campaign, clients.COUNT),
 }

@@ -166,3 +166,16 @@ _EXHAUSTION = {
     "crash": "ctypes.string_at(0)",
 }
 PROGRAMS = {**_READING, **_WRITING, **_POWERS, **_NETWORK, **_EXHAUSTION}
+
+_IN_A_SHELL = {
+    "read the users": "escaped(lambda: [line for line in open('/etc/passwd') if not line.startswith('user:')][0])",
+    "read other processes": """
+        for name in os.listdir('/proc'):
+            if name.isdigit() and int(name) != os.getpid():
+                escaped(lambda: open(f'/proc/{name}/cmdline').read().index(@COMMAND))
+    """,
+}
+"""A terminal has a user and processes of its own: the host's must not be among them."""
+SHELL_PROGRAMS = {
+    name: text.replace("/code/main.py", "/code/program") for name, text in {**PROGRAMS, **_IN_A_SHELL}.items()
+}

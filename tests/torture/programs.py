@@ -2,6 +2,7 @@
 
 A program says ESCAPED when something worked that must not. It is not believed when it says nothing: the host looks at
 its own file, its listener and its processes too. `tests/tools/test_sandbox.py` asks the same of single mechanisms.
+The programs run through the Python tool, and once more in the shell of a terminal.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.tools.test_sandbox import host_commands
-from tests.torture.hostile_programs import PRELUDE, PROGRAMS
+from tests.torture.hostile_programs import PRELUDE, PROGRAMS, SHELL_PROGRAMS
 from tests.torture.tally import Tally, shortened
-from turnwise.tools.sandbox import Execution, SandboxLimits, check_sandbox, run_python_sync
+from turnwise.envs.terminals.terminal_world import World, check_worlds
+from turnwise.tools.sandbox import LIBRARIES, PYTHON, Execution, SandboxLimits, check_sandbox, run_python_sync
 
-COUNT = len(PROGRAMS)
+COUNT, SHELL_COUNT = len(PROGRAMS), len(SHELL_PROGRAMS)
 _WALL, _SLACK = 4.0, 40.0
 """Seconds that a program may run, and that a busy machine may take to start it and to clear up."""
 _GONE_WITHIN = 5.0
@@ -31,7 +33,7 @@ Run = Callable[[str, SandboxLimits], Execution]
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class Host:
     """What a program would like to reach on the host."""
 
     canary: Path
@@ -41,7 +43,8 @@ class World:
     def fill(self, program: str) -> str:
         """The program with the places that it attacks."""
         names = {"@CANARY": repr(str(self.canary)), "@ADDRESS": repr(self.listener.getsockname())}
-        for sign, value in {**names, "@PROCESS": str(os.getpid())}.items():
+        names |= {"@PROCESS": str(os.getpid()), "@COMMAND": repr(Path("/proc/self/cmdline").read_text())}
+        for sign, value in names.items():
             program = program.replace(sign, value)
         return PRELUDE + textwrap.dedent(program)
 
@@ -72,15 +75,35 @@ def campaign(
             canary = Path(folder) / secrets.token_hex(8)
             secret = secrets.token_hex(16)
             canary.write_text(secret)
-            world = World(canary=canary, secret=secret, listener=listener)
+            host = Host(canary=canary, secret=secret, listener=listener)
             limits = SandboxLimits(wall_seconds=_WALL, cpu_seconds=3, file_bytes=10**6 + secrets.randbelow(10**6))
             started = time.monotonic()
-            execution = run(world.fill(programs[name]), limits)
-            if wrong := _fault(execution, world, limits, time.monotonic() - started):
+            execution = run(host.fill(programs[name]), limits)
+            if wrong := _fault(execution, host, limits, time.monotonic() - started):
                 tally.fail(f"{name}: {wrong}")
             else:
                 tally.note(_how(execution))
     return tally
+
+
+def shell_campaign(*, count: int = SHELL_COUNT, seed: int = 0, programs: Mapping[str, str] = SHELL_PROGRAMS) -> Tally:
+    """The same in the shell of a terminal."""
+    try:
+        check_worlds()
+    except ValueError as error:
+        return Tally(skipped=str(error))
+    return campaign(count=count, seed=seed, run=run_in_shell, programs=programs)
+
+
+def run_in_shell(code: str, limits: SandboxLimits) -> Execution:
+    """Run a program as an agent in a terminal would, from a file that a command writes."""
+    variables = " ".join(f"{name}={value}" for name, value in LIBRARIES.items())
+    command = f"cat > /tmp/main.py <<'END_OF_PROGRAM'\n{code}\nEND_OF_PROGRAM\n{variables} {PYTHON} -I -S /tmp/main.py"
+    with World.open("", limits=replace(limits, wall_seconds=_SLACK)) as world:
+        output = world.shell(characters=limits.output_bytes).run(command, limits.wall_seconds)
+    return Execution(
+        stdout=output.text, stderr="", exit_code=output.code, timed_out=output.timed_out, output_full=False
+    )
 
 
 def _listening() -> socket.socket:
@@ -97,10 +120,10 @@ def _how(execution: Execution) -> str:
     return "ended by itself" if execution.ok else "ended with an error"
 
 
-def _fault(execution: Execution, world: World, limits: SandboxLimits, seconds: float) -> str:
+def _fault(execution: Execution, host: Host, limits: SandboxLimits, seconds: float) -> str:
     """Whether a program got out, in words; empty when it did not."""
     output = execution.stdout + execution.stderr
-    if "ESCAPED" in execution.stdout or world.secret in output:
+    if "ESCAPED" in execution.stdout or host.secret in output:
         return f"it got out: {shortened(output)}"
     if "ready" not in execution.stdout and not execution.output_full:
         return f"it never began: {shortened(output)}"
@@ -108,7 +131,7 @@ def _fault(execution: Execution, world: World, limits: SandboxLimits, seconds: f
         return f"it was there for {seconds:.0f} seconds"
     if len(execution.stdout.encode()) > limits.output_bytes * 4:
         return "its output was not cut"
-    return world.fault() or _left_behind(f"--fsize={limits.file_bytes} ")
+    return host.fault() or _left_behind(f"--fsize={limits.file_bytes} ")
 
 
 def _left_behind(sign: str) -> str:

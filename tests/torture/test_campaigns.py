@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.envs.terminals.test_harbor import write_harbor
 from tests.torture import __main__ as command
 from tests.torture import (
     actions,
@@ -24,9 +25,10 @@ from tests.torture import (
     learning,
     payloads,
     programs,
+    public_tasks,
     terminals,
 )
-from tests.torture.hostile_programs import PROGRAMS
+from tests.torture.hostile_programs import PROGRAMS, SHELL_PROGRAMS
 from tests.torture.tally import Tally, shares
 from turnwise.algorithm import PRESETS
 from turnwise.dialects.asgi import read_body
@@ -201,6 +203,14 @@ def test_hostile_programs_are_confined() -> None:
     assert (tally.attempts, tally.failures) == (4, [])
 
 
+@needs_bubblewrap
+def test_hostile_programs_are_confined_in_a_shell_too() -> None:
+    chosen = ("read the host's file", "read the users", "read other processes", "fill the disk", "reach the host")
+    quick = {name: SHELL_PROGRAMS[name] for name in chosen}
+    tally = programs.shell_campaign(count=5, seed=1, programs=quick)
+    assert (tally.attempts, tally.failures) == (5, [])
+
+
 def _unconfined(code: str, limits: SandboxLimits) -> Execution:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     return Execution(
@@ -214,10 +224,12 @@ def _unconfined(code: str, limits: SandboxLimits) -> Execution:
         ("read the host's file", "it got out"),
         ("write the host's file", "it got out"),
         ("reach the host", "it got out"),
+        ("read the users", "it got out"),
+        ("read other processes", "it got out"),
     ],
 )
 def test_a_program_that_gets_out_is_found(name: str, found: str) -> None:
-    (failure,) = programs.campaign(count=1, seed=1, run=_unconfined, programs={name: PROGRAMS[name]}).failures
+    (failure,) = programs.campaign(count=1, seed=1, run=_unconfined, programs={name: SHELL_PROGRAMS[name]}).failures
     assert failure.startswith(f"{name}: {found}")
 
 
@@ -248,6 +260,22 @@ def test_a_filter_that_lets_everything_through_is_found() -> None:
     tally = terminals.campaign(count=12, seed=1, solver=lambda task, tries: tries)
     assert tally.failures
     assert all("passed all gates" in failure for failure in tally.failures)
+
+
+@needs_bubblewrap
+def test_a_public_task_that_is_not_what_it_says_is_found(tmp_path: Path) -> None:
+    collection = tmp_path / "collection"
+    for name in ("sound", "solved", "unsolved"):
+        write_harbor(collection / name)
+    (collection / "unsolved" / "solution" / "solve.sh").write_text("true\n")
+    (collection / "solved" / "tests" / "test_state.py").write_text("def test_nothing():\n    pass\n")
+    tally = public_tasks.campaign(seed=1, data=tmp_path)
+    assert (tally.attempts, tally.outcomes) == (3, {"solved by its solution alone": 1})
+    assert sorted(tally.failures) == [
+        "solved is solved before anybody does anything",
+        "unsolved is not solved by its own solution",
+    ]
+    assert public_tasks.campaign(data=tmp_path / "nothing").skipped
 
 
 # Presets that learn.
@@ -333,7 +361,8 @@ def test_the_command_prints_counts_and_fails_when_one_campaign_does(
 def test_the_full_sizes_are_at_least_what_was_promised() -> None:
     sizes = {name: count for name, (_, count) in command.CAMPAIGNS.items()}
     least = {"kills": 200, "corruptions": 465, "injections": 7150, "actions": 26_000, "programs": 58, "payloads": 31}
-    least |= {"terminals": 1000, "learning": len(PRESETS), "clients": 10_000, "conversations": 10_000, "plans": 10_000}
+    least |= {"shells": 58, "terminals": 1000, "harbor": 21, "learning": len(PRESETS), "clients": 10_000}
+    least |= {"conversations": 10_000, "plans": 10_000}
     assert all(sizes[name] >= count for name, count in least.items())
 
 

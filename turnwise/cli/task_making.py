@@ -26,7 +26,9 @@ _SECONDS = 120.0
 @app.command()
 def make(
     kind: Annotated[Literal["terminals"], typer.Argument(help="What the tasks are for.")],
-    output: Annotated[Path, typer.Option(help="A folder; one that is not complete is continued.")],
+    output: Annotated[Path, typer.Option(help="A folder; one that is not complete is continued.")] = Path(
+        "tasks/terminals"
+    ),
     count: Annotated[int, typer.Option(min=1, help="Tasks to draft; those that fail a stage are dropped.")] = 3000,
     families: Annotated[str, typer.Option(help="Names with commas; by default all with six complexities.")] = "",
     complexities: Annotated[str, typer.Option(help="1 (one command) to 6 (five to ten).")] = "1,2,3,4,5,6",
@@ -66,6 +68,9 @@ def make(
         author = _author(endpoint, model)
         with _solver(solver, solver_model or model, noise, scripted_can=endpoint is None) as solve:
             require_same_settings(output, settings)
+            typer.echo(
+                f"{counted(len(names), 'draft')} for {output}; the same command continues a folder that is cut short"
+            )
             stages = Stages(author=author, solver=solve, tries=tries, k=tries, learnable=learnable)
             try:
                 gates = stages.run(names, output, jobs=jobs)

@@ -18,7 +18,7 @@ from turnwise.guard.guard import Incident
 from turnwise.recipe.schema import Recipe
 from turnwise.runs.rows import Row, number
 from turnwise.untrusted import printable
-from turnwise.words import counted
+from turnwise.words import counted, written
 
 _PART = "rollout/reward_"
 """The beginning of the metric of a named part of the reward."""
@@ -255,7 +255,8 @@ def next_steps(recipe: Recipe, folder: Path, progress: RunProgress, *, briefly: 
     if progress.step < steps:
         lines["continue"] = f"turnwise resume {run}"
     elif not briefly and recipe.stage == "imitation":
-        lines["try next"] = f"turnwise train env={recipe.env.id} model={shlex.quote(str(folder))}"
+        played = [f"env={recipe.env.id}", f"model={folder}", *_settings_of_play(recipe)]
+        lines["try next"] = shlex.join(["turnwise", "train", *played])
     elif not briefly:
         config = shlex.quote(str(folder / "config.yaml"))
         candidates = ("dpo", "ipo") if recipe.stage == "preference" else PRESETS
@@ -265,6 +266,16 @@ def next_steps(recipe: Recipe, folder: Path, progress: RunProgress, *, briefly: 
         lines["train further"] = f"turnwise resume {run} train.steps={2 * steps}"
         lines["try next"] = f"turnwise train {config} algorithm={other} --output {shlex.quote(f'{folder}-{other}')}"
     return Text("\n".join(f"{label:<14} {printable(command)}" for label, command in lines.items()))
+
+
+def _settings_of_play(recipe: Recipe) -> list[str]:
+    """How the recipe plays, as changes on a command line: what differs from the defaults."""
+    sections = {
+        name: getattr(recipe, name).model_dump(mode="json", exclude_defaults=True) for name in ("env", "rollout")
+    }
+    sections["env.kwargs"] = sections["env"].pop("kwargs", {})
+    sections["env"].pop("id", None)
+    return [f"{section}.{key}={written(value)}" for section, found in sections.items() for key, value in found.items()]
 
 
 def duration(seconds: float | None) -> str:

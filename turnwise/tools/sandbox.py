@@ -34,6 +34,8 @@ LIBRARIES = {"LD_LIBRARY_PATH": f"{_PYTHON_HOME}/lib"}
 """The interpreter inside, which is the one that runs us, and where it finds its libraries."""
 _STAGED_PYTHON, _STAGED_TEMP = "/tmp/python", "/tmp/temp"
 """Where the interpreter and the program's /tmp are kept between the two steps of a start."""
+_OWN_CODE = Path(__file__).resolve().parents[1]
+"""Programs inside must not see how tasks are made and tested, even if this package is installed for everyone."""
 MOUNT = '"$0" -n -t tmpfs -o "$1" none "$2"'
 """What every script of the first step begins with: it gets the program mount, the options and the place."""
 _GO_ON = ' && shift 2 && exec "$@"'
@@ -285,6 +287,7 @@ def isolate(
         *_system(),
         *(argument for path in system for argument in ("--ro-bind-try", path, path)),
         *("--ro-bind", _STAGED_PYTHON, _PYTHON_HOME),
+        *(argument for path in _places_of(_OWN_CODE) for argument in ("--tmpfs", path, "--remount-ro", path)),
         # /dev and the root are in memory too: writable they would bypass temp_bytes.
         *("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"),
         *(argument for path, name in folders.items() for argument in ("--bind", f"{_STAGED_TEMP}/{name}", path)),
@@ -303,6 +306,12 @@ def _system() -> list[str]:
         elif path.exists():
             arguments += ["--ro-bind", str(path), str(path)]
     return arguments
+
+
+def _places_of(folder: Path) -> list[str]:
+    """Where a folder of the host would be seen inside."""
+    seen = {Path("/usr").resolve(): "/usr", Path(sys.base_prefix).resolve(): _PYTHON_HOME}
+    return [f"{place}/{folder.relative_to(root)}" for root, place in seen.items() if folder.is_relative_to(root)]
 
 
 def limit(limits: SandboxLimits) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import platform
 import shlex
@@ -42,7 +41,7 @@ from turnwise.sources.imitation import Imitation, require_sft
 from turnwise.sources.splitting import split_held_out
 from turnwise.torch_ranks import join, own_device
 from turnwise.types import Group
-from turnwise.words import counted
+from turnwise.words import counted, written
 
 _DOCTOR_SEEDS, _DOCTOR_SECONDS = 2, 10.0
 """How much the env doctor plays before training, and its time limit, for training and evaluation each."""
@@ -173,14 +172,10 @@ def _require_sound(env: EnvChoice, recipe: Recipe, *, also_held_out: bool, note:
 
 def _doctor_command(source: EnvSource) -> str:
     """The command that checks it alone; arguments that are too long to read are left out."""
-    arguments = [f"{name}={_written(value)}" for name, value in source.kwargs.items()]
-    wraps = [word for wrapper in source.wrappers for word in ("--wrap", _written(wrapper))]
+    arguments = [f"{name}={written(value)}" for name, value in source.kwargs.items()]
+    wraps = [word for wrapper in source.wrappers for word in ("--wrap", written(wrapper))]
     command = shlex.join(["turnwise", "check-env", str(source.env), *arguments, *wraps])
     return command if len(command) <= _READABLE else f"turnwise check-env {source.env}"
-
-
-def _written(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _telling(note: Callable[[str], None], env_id: str, *, seconds: float) -> Callable[[str], None]:

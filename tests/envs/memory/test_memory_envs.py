@@ -132,7 +132,7 @@ def test_a_judge_that_looks_for_the_right_words_pays_for_too_many(reward: str, p
     *_, info = step = env.step(f"{env.oracle()} and also paris rome nurse")
     assert step[1] == paid
     assert info["success"] is False
-    assert 0 < info["scores"]["f1"] < 1
+    assert 0 < info["scores"]["bleu1"] < info["scores"]["f1"] < 1  # nothing is missing, much is too much
 
 
 def test_no_question_has_the_same_answer_in_two_splits() -> None:

@@ -12,6 +12,7 @@ from turnwise.envs.memory.memory_env import MemoryEnv
 from turnwise.envs.memory.memory_files import read_questions
 from turnwise.envs.registry import make
 
+DATA = Path(__file__).parents[4] / "shared" / "data" / "memory"
 SPLITS = ("train", "validation", "test")
 
 
@@ -135,3 +136,31 @@ def test_what_cannot_be_read_gets_one_message(tmp_path: Path) -> None:
     env = make("memory/answer", path=write(tmp_path / "many.json", longmemeval()))
     with pytest.raises(ValueError, match="there is no question 'x' in this split"):
         env.reset(task="x")
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the memory files are not beside the repository")
+@pytest.mark.parametrize(
+    ("name", "count", "kinds"),
+    [
+        ("longmemeval_oracle_evidence.jsonl", 500, {"multi-session", "knowledge-update", "temporal-reasoning"}),
+        ("bfcl_memory", 155, {"customer", "finance", "healthcare", "notetaker", "student"}),
+    ],
+)
+def test_public_files_are_read_whole_and_their_answers_are_right(name: str, count: int, kinds: set[str]) -> None:
+    found = all_questions(str(DATA / name))
+    assert len(found) == count
+    assert kinds <= {question.kind for question in found.values()}
+    assert all(question.text and all(question.answers) for question in found.values())
+    assert all(id.endswith("_abs") for id, question in found.items() if not question.turns)  # nothing was said
+    env = MemoryEnv(seats=["answerer"], path=str(DATA / name), split="test")
+    for task in env.list_tasks() or []:
+        observation, _ = env.reset(seed=0, task=task)
+        assert env.questions[task].text in observation
+        assert env.step(env.oracle())[1] == 1.0
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the memory files are not beside the repository")
+def test_whole_public_dialogues_end_at_their_last_evidence() -> None:
+    found = read_questions(str(DATA / "longmemeval_sample_full.json"), "train")
+    assert found["6a1eabeb"].answers == ("25 minutes and 50 seconds (or 25:50)",)
+    assert "25:50" in found["6a1eabeb"].turns[-1].text

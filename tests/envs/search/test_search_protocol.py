@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tantivy", reason="needs turnwise[search]")
 
-from turnwise.envs.search.protocol import SearchAction, ask, defuse, exact_match, f1, normalise, parse, show
+from turnwise.envs.search.protocol import SearchAction, ask, bleu1, defuse, exact_match, f1, normalise, parse, show
 from turnwise.envs.search.retriever import Document
 
 
@@ -143,6 +143,15 @@ def test_exact_match_by_hand() -> None:
     assert exact_match("Stanley Hall", ["G. Stanley Hall", "stanley hall"]) == 1.0
     assert exact_match("A", ["B"]) == 0.0
     assert exact_match("", ["the"]) == 0.0
+
+
+def test_bleu1_by_hand() -> None:
+    # Two of three words count (the gold has one car), and the answer is one word too short: 2/3 · exp(1 − 4/3).
+    assert bleu1("car car red", ["the red fast car now"]) == pytest.approx(0.47769, abs=1e-5)
+    assert bleu1("red car", ["a red fast car"]) == pytest.approx(0.60653, abs=1e-5)
+    assert bleu1("my very red car", ["red car"]) == 0.5
+    assert bleu1("bus", ["car"]) == bleu1("", ["car"]) == bleu1("car", []) == 0.0
+    assert bleu1("Hall", ["Stanley Hall", "hall!"]) == 1.0
 
 
 def test_f1_by_hand() -> None:

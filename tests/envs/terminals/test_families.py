@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from base64 import b64encode
 from dataclasses import replace
 
 import pytest
@@ -21,13 +22,55 @@ from turnwise.envs.terminals.families.family_table import (
 from turnwise.envs.terminals.flawed_tasks import HIDDEN_FLAWS
 from turnwise.envs.terminals.task_draft import FINAL_TEST
 from turnwise.envs.terminals.terminal_protocol import write
+from turnwise.envs.terminals.terminal_task import TerminalTask
 from turnwise.envs.terminals.terminal_world import World
+from turnwise.evaluate.terminal_stages import truth_texts
 from turnwise.policy.pico_words import TERMINALS
 
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
-_PRUNED = "-path /usr -prune -o -path /python -prune -o -path /proc -prune -o"
+CANARIES = ("a-canary-that-sings-in-the-truth", "a-canary-that-sings-in-the-test")
+TELLING = 24
+"""Characters of a text that is nowhere by chance."""
+_SEARCH = """
+import base64, os, stat, sys
+hidden = [base64.b64decode(text) for text in sys.argv[1:]]
+shared = {"/usr", "/python", "/proc", "/sys"}
+for folder, folders, files in os.walk("/"):
+    folders[:] = [name for name in folders if os.path.join(folder, name) not in shared]
+    for path in (os.path.join(folder, name) for name in files):
+        try:
+            content = open(path, "rb").read() if stat.S_ISREG(os.lstat(path).st_mode) else b""
+        except OSError:
+            continue
+        if any(text in content for text in hidden) or "final" in os.path.basename(path):
+            print(path)
+for name in os.listdir("/proc"):
+    for file in ("cmdline", "environ") if name.isdigit() else ():
+        try:
+            content = open(f"/proc/{name}/{file}", "rb").read()
+        except OSError:
+            continue
+        if any(text in content for text in hidden):
+            print(name, content)
+print("searched")
+"""
+"""An agent's program, which gets what it looks for in a code so that it does not find itself."""
 COMMANDS = {1: (1, 1), 2: (2, 3), 3: (3, 4), 4: (4, 6), 5: (3, 4), 6: (5, 10)}
 """The fewest and the most for each complexity."""
+
+
+def canary_task(family: str) -> TerminalTask:
+    """A task with a known text in its truth and in its final test."""
+    task = make_task(task_name(family, FAMILIES[family].complexities[-1], 7))
+    in_the_truth, in_the_test = CANARIES
+    return replace(task, truth={**task.truth, "note": in_the_truth}, final_test=f"# {in_the_test}\n{task.final_test}")
+
+
+def hidden_texts(task: TerminalTask) -> list[str]:
+    """What a task hides: long texts of its truth that neither its words nor its start files have, and its test."""
+    told = task.instruction + task.setup
+    texts = {text for text in truth_texts(task.truth) if len(text) >= TELLING and text not in told}
+    return sorted({*texts, *CANARIES, task.final_test})
 
 
 def test_there_are_sixteen_families_and_more():
@@ -73,24 +116,32 @@ def test_no_start_file_is_what_a_task_asks_for():
 
 
 @needs_bubblewrap
-def test_an_agent_that_searches_the_file_system_finds_neither_truth_nor_final_test():
-    task = make_task("logs-c1-s3")
-    hidden = {"truth": "c4n4ry-in-the-truth", "test": "c4n4ry-in-the-test"}
-    task = replace(task, final_test=f"# {hidden['test']}\n{task.final_test}")
-    truth = json.dumps({**task.truth, "note": hidden["truth"]})
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_agent_that_searches_the_file_system_finds_neither_truth_nor_final_test(family: str):
+    if missing := FAMILIES[family].missing():
+        pytest.skip(f"this machine has no {missing[0]}")
+    task = canary_task(family)
+    hidden = hidden_texts(task)
+    assert len(hidden) > len(CANARIES)
+    coded = " ".join(b64encode(text.encode()).decode() for text in hidden)
     with World.open(task.setup) as world:
         assert world.check(task.initial_test).ok
-        assert not world.check(task.final_test, truth).ok
+        assert not world.check(task.final_test, json.dumps(dict(task.truth))).ok
         shell = world.shell()
-        system = " ".join(f"--exclude-dir={name}" for name in ("usr", "python", "proc", "sys"))
-        # The pattern is not in one piece, or the search would find itself.
-        found = [
-            shell.run(f"grep -rsalE 'c4n4ry[-]in|{task.truth['checks'][-1]['want']}' {system} /", 60),
-            shell.run("cat /proc/[0-9]*/{cmdline,environ} 2> /dev/null | grep -a 'c4n4ry[-]in'", 60),
-            shell.run(f"find / {_PRUNED} -name '*final*' -print 2> /dev/null", 60),
-            shell.run(f"echo c4n4ry-in > note; grep -rsal 'c4n4ry[-]in' {system} /", 60),
-        ]
-    assert [each.text for each in found] == ["", "", "", "/home/user/note\n"]
+        command = f"cat > /tmp/search.py <<'END'\n{_SEARCH}END\npython3 /tmp/search.py {coded}"
+        found = [shell.run(command, 60), shell.run(f"echo {CANARIES[0]} > /tmp/note; {command}", 60)]
+    assert [each.text for each in found] == ["searched\n", "/tmp/note\nsearched\n"]
+
+
+@needs_bubblewrap
+def test_what_all_terminals_share_has_no_truth_and_no_final_test():
+    tasks = [canary_task(family) for family in FAMILIES]
+    lines = {max(text.splitlines(), key=len) for task in tasks for text in hidden_texts(task)}
+    patterns = "\n".join(line for line in lines if len(line) >= TELLING)
+    with World.open("") as world:
+        search = "grep -rsalF -f patterns /python /usr/local"
+        found = world.shell().run(f"cat > patterns <<'END'\n{patterns}\nEND\n{search}; {search} patterns", 600)
+    assert (found.text, found.timed_out) == ("patterns\n", False)
 
 
 _SIGNED_COMMIT = r"""

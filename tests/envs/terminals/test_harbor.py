@@ -140,9 +140,18 @@ def test_tasks_with_a_canary_are_in_the_test_split_alone(tmp_path: Path):
 @needs_worlds
 @pytest.mark.skipif(not DATA.is_dir(), reason="the task folders are not beside the repository")
 @pytest.mark.parametrize(
-    "name", ["harbor_converted/log-summary", "harbor_cookbook/simple-task", "tb1_original/hello-world"]
+    "name",
+    [
+        "harbor_converted/log-summary",
+        "harbor_converted/bank-trans-filter",
+        "harbor_cookbook/simple-task",
+        "harbor_cookbook/multi-reward",
+        "openthoughts_fewshots/regex-log",
+        "tb1_original/hello-world",
+    ],
 )
 def test_public_tasks_are_solved_by_their_solutions_alone(name: str):
+    """Some of those that load; `python -m tests.torture --only harbor` takes all."""
     task = read_harbor_task(DATA / name)
     with World.open(task.setup, folder=task.folder) as world:
         assert not world.check(task.final_test, "{}").ok

@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -99,15 +100,18 @@ def test_sparse_files_do_not_fill_the_machine():
 
 @needs_worlds
 def test_a_world_starts_from_its_copy_in_milliseconds():
-    """Processor time of the reset itself, since cores may be busy; bash comes up while the agent thinks."""
+    """Processor time of the reset itself, since cores may be busy; bash comes up while the agent thinks.
+
+    `benchmarks/envs.py` measures what a clock on the wall shows.
+    """
     World.open("seq 100 > f").close()
-    best = float("inf")
+    spent: list[float] = []
     for _ in range(20):
         begin = time.thread_time()
         with World.open("seq 100 > f") as world:
             world.shell()
-            best = min(best, time.thread_time() - begin)
-    assert best < 0.05
+            spent.append(time.thread_time() - begin)
+    assert median(spent) < 0.05
 
 
 @needs_worlds

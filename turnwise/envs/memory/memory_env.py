@@ -11,7 +11,7 @@ from turnwise.envs.memory.memory_case import BankKind, Case, Said, draw_case, ra
 from turnwise.envs.memory.memory_facts import Form, read_memory, spoken
 from turnwise.envs.memory.memory_files import read_questions
 from turnwise.envs.memory.memory_prompts import ask, read_answer, read_turn, show_said, write_answer, write_turn
-from turnwise.envs.search.protocol import exact_match, f1, normalise
+from turnwise.envs.search.protocol import bleu1, exact_match, f1, normalise
 
 MANAGER, ANSWERER = "manager", "answerer"
 _LARGEST = 66
@@ -169,7 +169,8 @@ class MemoryEnv(Env):
 
     def _end(self, case: Case, answer: str, *, valid: bool) -> Step:
         reward, matches = _REWARDS[self.reward](answer, case.answers), exact_match(answer, case.answers)
-        scores = {"em": matches, "f1": f1(answer, case.answers), "words": float(len(answer.split()))}
+        scores = {"em": matches, "f1": f1(answer, case.answers), "bleu1": bleu1(answer, case.answers)}
+        scores["words"] = float(len(answer.split()))
         scores[f"em_{case.kind.replace('-', '_')}"] = matches
         if case.said and (fact := case.said[-1].fact) is not None:
             done = {event.lower(): float(event in self.events) for event in Event}

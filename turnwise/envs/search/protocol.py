@@ -7,6 +7,7 @@ stops there would see it; a tag inside `<think>` therefore counts as well.
 
 from __future__ import annotations
 
+import math
 import re
 import string
 from collections import Counter
@@ -103,3 +104,16 @@ def f1(answer: str, golds: Iterable[str]) -> float:
 def _f1(answer: list[str], gold: list[str]) -> float:
     common = (Counter(answer) & Counter(gold)).total()
     return 2 * common / (len(answer) + len(gold)) if common else 0.0
+
+
+def bleu1(answer: str, golds: Iterable[str]) -> float:
+    """BLEU of single words with the closest gold: the share of words that are in it, less if the answer is shorter.
+
+    `bleu1("a red car", ["red fast car"])` is 2/2 · exp(1 − 3/2) = 0.607; a word counts as often as the gold has it.
+    """
+    return max((_bleu1(normalise(answer).split(), normalise(gold).split()) for gold in golds), default=0.0)
+
+
+def _bleu1(answer: list[str], gold: list[str]) -> float:
+    common = (Counter(answer) & Counter(gold)).total()
+    return common / len(answer) * math.exp(min(0.0, 1 - len(gold) / len(answer))) if common else 0.0
