@@ -11,6 +11,9 @@ from turnwise.reproduce.claim import load_claim, shipped_claims
 from turnwise.reproduce.claim_study import Study
 from turnwise.reproduce.plan import Cell, StudyRun, run_recipe, source_run, start_recipe, study_runs
 from turnwise.reproduce.table_claim import load_table_claim
+from turnwise.reproduce.verdict import judge
+
+KINDS = ("lookup", "guess-number", "chat")
 
 
 def test_the_shipped_claim_has_the_arms_controls_and_stress_that_it_promises():
@@ -84,6 +87,25 @@ def test_every_arm_of_gem_s_comparison_plays_every_game(tmp_path):
     for task in scale.tasks:
         start = start_recipe(claim, scale.on(task), 3, chats=tmp_path / "chats.jsonl")
         assert start.model.name == ("pico-guess-3" if task == "guess-number" else "pico-games-3")
+
+
+@pytest.mark.parametrize(
+    ("paper", "scale", "parts"),
+    [
+        ("st-ppo", "cpu", {""}),
+        ("st-ppo", "gpu-size", {"medical-mcq", "medmcqa", "hotpotqa"}),
+        ("st-ppo", "drift-targets", {f"{part} {task}" for part in ("targets", "turns") for task in KINDS}),
+        ("st-ppo", "drift-targets-quick", {f"targets {task}" for task in KINDS}),
+        ("minirl", "cpu", {"A", "B", "C"}),
+        ("minirl", "cpu-between", {"D"}),
+        ("minirl", "cpu-gap", {"C"}),
+    ],
+)
+def test_a_shipped_scale_has_runs_for_all_that_it_decides(paper, scale, parts):
+    claim = load_claim(paper)
+    findings = [finding for finding in judge(claim, claim.scale(scale), []) if finding.decides]
+    assert {finding.part for finding in findings} == parts
+    assert not [finding.name for finding in findings if finding.text == "this scale has no such runs"]
 
 
 def test_equal_cells_of_two_blocks_are_one_run(tmp_path):

@@ -72,6 +72,7 @@ def test_a_criterion_says_what_it_asks_for():
         ("at_least: 0.95", "at_leest: 0.95", r"criteria\.0\.at_leest"),
         ("minus: rebn", "minus: undiscounted", "minus itself is always 0"),
         ("criteria:", "controls: [rebn]\ncriteria:", "controls are compared with the method in thresholds"),
+        ("rate: 1.0e-3", "rate: 1.0e-3\n    parts: [A, Z]", "'Z' is not one of the parts A, B"),
         ("slip: action", "slip: sentence", r"start\.slip: Input should be 'word' or 'action'"),
     ],
 )
@@ -148,6 +149,24 @@ def test_a_metric_that_the_runs_lack_decides_nothing(claim):
     claim = claim.model_copy(update={"criteria": [criterion(arm="rebn", metric="eval/metoer", at_least=1)]})
     (finding,) = judge(claim, claim.scale("cpu"), runs("rebn", 0.99, [5.0, 5.2, 5.4]))
     assert (finding.outcome, finding.text) == ("not decided", "the runs have no eval/metoer")
+
+
+def test_a_scale_may_name_the_parts_that_it_is_for(claim):
+    def asked(**changes):
+        return [finding.name for finding in judge(claim, claim.scale("cpu").model_copy(update=changes), [])]
+
+    assert asked(parts=["B"]) == ["B: reward of rebn minus undiscounted at least 0.02"]
+    assert asked(parts=[]) == []
+    assert {name[0] for name in asked()} == {"A", "B"}
+
+
+def test_a_part_is_not_decided_by_the_half_that_a_scale_has_runs_for(claim):
+    scale = claim.scale("cpu")
+    rebn = {"claims": scale.blocks["claims"].model_copy(update={"arms": ["rebn"]})}
+    findings = judge(claim, scale.model_copy(update={"blocks": rebn}), [])
+    assert [(finding.name, finding.text) for finding in findings if finding.decides][1:] == [
+        ("A: turns of undiscounted minus rebn at least 0.5", "this scale has no such runs")
+    ]
 
 
 def test_nothing_is_decided_while_a_run_that_a_criterion_reads_is_missing(claim):

@@ -125,13 +125,28 @@ def test_names_in_a_figure_are_text_and_nothing_else():
     assert ElementTree.fromstring(figure).attrib["aria-label"] == "a & b"
 
 
-def test_a_scale_without_on_policy_runs_or_a_control_does_not_speak_of_missing_runs(claim):
+def only(claim, *blocks, **changes):
+    """The scale with some of its blocks."""
     scale = claim.scale("cpu")
-    blocks = {name: block for name, block in scale.blocks.items() if name == "rates"}
-    findings = judge(claim, scale.model_copy(update={"blocks": blocks}), good_rows())
-    assert not [finding for finding in findings if "beats" in finding.criterion]
-    costs = next(finding for finding in findings if "costs nothing" in finding.criterion)
-    assert (costs.outcome, costs.text) == ("not decided", "this scale has no such runs")
+    return scale.model_copy(update={"blocks": {name: scale.blocks[name] for name in blocks}, **changes})
+
+
+def test_what_a_scale_has_no_runs_for_is_not_asked(claim):
+    def asked(*blocks, **changes):
+        return [finding.criterion for finding in judge(claim, only(claim, *blocks, **changes), good_rows())]
+
+    stress = ["ppo collapses", "st-ppo holds", "st-ppo ends higher"]
+    assert asked("rates") == [*stress, "st-ppo is usable over a wider range of rates"]
+    assert asked("rates", rate=1e-3) == asked("rates")
+    assert asked("rates", rate=5e-3) == ["st-ppo is usable over a wider range of rates"]
+    assert asked("on-policy") == ["on-policy st-ppo costs nothing"]
+    assert asked("stress") == ["st-ppo beats matched", "st-ppo beats permuted"]  # the baseline is not in it
+    assert overall(judge(claim, only(claim, "stress"), good_rows())) == "not decided"
+
+
+def test_a_scale_that_decides_nothing_says_so(claim, tmp_path):
+    conclude(claim, only(claim, "updates"), [], tmp_path)
+    assert (tmp_path / "verdict.md").read_text().startswith("# A tiny paper: not decided")
 
 
 def test_a_range_cannot_be_wider_than_none(claim):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import exp, isfinite, log
+from math import exp, isfinite, log, pi, sqrt
 
 from turnwise.guard.definition import LASTING, RECENT, WINDOW
 from turnwise.guard.robust import (
@@ -33,6 +33,14 @@ Detector = Callable[[Sequence[Row], Row], Sighting | None]
 
 REFUSED, FIRST_REFUSED = "guard/refused", "guard/first_refused"
 """Updates of a step whose gradient or loss was not finite, and the number of the first, as the guard records them."""
+_CERTAINTY = "own log-perplexity"
+_SIGNS = {
+    "rollout/success": "success",
+    "rollout/tokens per turn": "tokens per turn",
+    "loss/reference_kl": "KL to the reference",
+    _CERTAINTY: "own perplexity",
+}
+"""What reward hacking shows in, and what a person calls it."""
 FINITE = ("loss/policy", "loss/value", "loss/entropy", "loss/ratio_max", "train/gradient_norm", "rollout/reward")
 
 
@@ -182,24 +190,38 @@ def _unexplained(rows: Sequence[Row], row: Row, reward: Reading) -> bool:
 
 
 def reward_hacking(rows: Sequence[Row], row: Row) -> Sighting | None:
-    """Answers that grow surer and longer, or leave the reference, while reward holds and success does not rise."""
+    """Answers longer, surer, far from the reference, less successful: two of these while reward holds."""
     # Reward and losses look fine in a policy that has found text which only the reward likes; these monitors move
     # together (PPO-max, 2307.04964), and slowly, so levels are compared with those of the whole history.
     every = [_with_turn_length(_with_certainty(each)) for each in (*rows, row)]
-    sure, longer = _level(every, "own log-perplexity", max), _level(every, "rollout/tokens per turn", min)
-    reward, far = _level(every, "rollout/reward"), _level(every, "loss/reference_kl", min)
-    if sure is None or reward is None or not sure.below(0.6 * sure.before) or reward.now < reward.before:
+    reward, success = _level(every, "rollout/reward"), _level(every, "rollout/success")
+    gained = 0.0 if success is None else _in_errors(success, row)
+    if reward is None or reward.now < reward.before or gained > 1:
         return None
-    success = _level(every, "rollout/success")
-    if success is not None and success.now > success.before + rate_error(
-        success.before, row.get("rollout/episodes", 64)
-    ):
+    longer, far = _level(every, "rollout/tokens per turn", min), _level(every, "loss/reference_kl", min)
+    sure = _level(every, _CERTAINTY, max)
+    signs = [
+        success if gained < -4 else None,
+        longer if longer and longer.above(1.2 * longer.before) else None,
+        far if far and far.above(far.before + 0.5) else None,
+        sure if sure and sure.below(0.6 * sure.before) else None,
+    ]
+    seen = [sign for sign in signs if sign is not None]
+    # Learning makes a policy surer and leads it away from its reference, but not as far.
+    if len(seen) < 2 or (far and seen == [far, sure] and not far.above(far.before + 1)):
         return None
-    if longer is not None and longer.above(1.25 * longer.before):
-        return longer.sighting(f"reward {reward.now:.3g}, {_surer(sure)}, tokens per turn")
-    if far is not None and far.above(1 + far.before):
-        return far.sighting(f"reward {reward.now:.3g}, {_surer(sure)}, KL to the reference")
-    return None
+    text = f"reward {reward.now:.3g}, but {', '.join(map(_moved, seen))} at step {reward.step}"
+    return Sighting(text=text, evidence={sign.name: sign.now for sign in seen})
+
+
+def _in_errors(share: Reading, row: Row) -> float:
+    """How far a share of the episodes has moved, in errors of so few."""
+    return (share.now - share.before) / rate_error(share.before, row.get("rollout/episodes", 64))
+
+
+def _moved(sign: Reading) -> str:
+    label, spell = _SIGNS[sign.name], exp if sign.name == _CERTAINTY else float
+    return f"{label} {spell(sign.now):.3g} ({spell(sign.before):.3g} before)"
 
 
 def _level(rows: Sequence[Row], name: str, extreme: Callable[[list[float]], float] | None = None) -> Reading | None:
@@ -209,17 +231,13 @@ def _level(rows: Sequence[Row], name: str, extreme: Callable[[list[float]], floa
         return None
     levels = medians(values)
     before = levels[0] if extreme is None else extreme(levels)
-    spread = step_noise(values[-SPREAD:])
+    spread = step_noise(values[-SPREAD:]) * sqrt(pi / 2 / RECENT)  # a median of so many varies less than one value
     return Reading(name=name, step=int(rows[-1]["step"]), now=levels[-1], before=before, spread=spread)
 
 
 def _with_certainty(row: Row) -> Row:
     perplexity = number(row, "rollout/perplexity")
-    return {**row, "own log-perplexity": log(max(perplexity, 1.0))} if perplexity is not None else row
-
-
-def _surer(reading: Reading) -> str:
-    return f"own perplexity {exp(reading.now):.3g} ({exp(reading.before):.3g} before)"
+    return {**row, _CERTAINTY: log(max(perplexity, 1.0))} if perplexity is not None else row
 
 
 def gradient_spike(rows: Sequence[Row], row: Row) -> Sighting | None:

@@ -83,7 +83,7 @@ FAMILIES = {
         context=96,
         theta=100.0,
         architecture="mixtral",
-        sizes={**_EXPERTS, "num_local_experts": 8},
+        sizes=_MIXTRAL,
     ),
 }
 _NAME = re.compile(rf"({'|'.join(sorted(FAMILIES, key=len, reverse=True))})(?:-(\d+))?")

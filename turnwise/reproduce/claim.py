@@ -126,6 +126,8 @@ class StudyScale(ClaimSection):
     """On top of the recipe, for every run."""
     blocks: dict[str, Cells]
     """By name, most important first: they run in this order."""
+    parts: list[str] | None = None
+    """The parts of the claim that it is to decide. None: all for whose criteria it has runs."""
     tasks: dict[str, TaskChoice] = {}
     """By name: every block runs on each, and each is judged by itself. None: the one task of the recipe."""
 
@@ -169,6 +171,14 @@ class Claim(ClaimSection):
         for name in named:
             if name not in self.arms:
                 raise ValueError(f"{name!r} is not one of the arms {', '.join(self.arms)}")
+        return self
+
+    @model_validator(mode="after")
+    def _parts_exist(self) -> Claim:
+        known = dict.fromkeys(criterion.part for criterion in self.criteria)
+        for part in [part for scale in self.scales.values() for part in scale.parts or []]:
+            if part not in known:
+                raise ValueError(f"{part!r} is not one of the parts {', '.join(known)}")
         return self
 
     @model_validator(mode="after")

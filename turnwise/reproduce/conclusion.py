@@ -37,7 +37,7 @@ def verdict_of(findings: Sequence[Judgement]) -> str:
     """One word, or one for each part of the claim: `A pass, B not decided`."""
     parts = dict.fromkeys(finding.part for finding in findings if finding.decides)
     verdicts = [(part, overall([finding for finding in findings if finding.part == part])) for part in parts]
-    return ", ".join(f"{part} {outcome}".strip() for part, outcome in verdicts)
+    return ", ".join(f"{part} {outcome}".strip() for part, outcome in verdicts) or "not decided"
 
 
 def _lines(claim: Claim, scale: StudyScale, rows: Sequence[Row], findings: Sequence[Judgement]) -> Iterator[str]:

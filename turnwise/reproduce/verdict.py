@@ -35,6 +35,9 @@ class Judgement:
         return f"{self.part}: {self.criterion}" if self.part else self.criterion
 
 
+_Check = Callable[[Thresholds, StudyScale, Table], Judgement]
+
+
 def judge(claim: Claim, scale: StudyScale, rows: Sequence[Row]) -> list[Judgement]:
     """All findings, deciding ones first; task by task if the scale has several."""
     if scale.tasks:
@@ -42,20 +45,35 @@ def judge(claim: Claim, scale: StudyScale, rows: Sequence[Row]) -> list[Judgemen
         return [replace(finding, part=f"{finding.part} {task}".lstrip()) for task, finding in found]
     table, limits = Table(rows), claim.thresholds
     planned = {run.cell for run in study_runs(scale)}
-    asked = {criterion.part for criterion in claim.criteria if planned.issuperset(_cells(criterion, scale))}
-    findings = [_criterion(criterion, scale, table) for criterion in claim.criteria if criterion.part in asked]
+    findings = [_criterion(criterion, scale, table) for criterion in _asked(claim, scale, planned)]
     if limits is not None:
-        checks: list[Callable[[Thresholds, StudyScale, Table], Judgement]] = [
-            _baseline_collapses,
-            _method_holds,
-            _method_is_better,
-            _range_is_wider,
-            _costs_nothing,
-        ]
-        findings += [check(limits, scale, table) for check in checks]
+        findings += [check(limits, scale, table) for check in _asked_checks(limits, scale, planned)]
         controls = [control for control in claim.controls if stress_cell(scale, control) in planned]
         findings += [_beats(control, limits, scale, table) for control in controls]
     return sorted(findings, key=lambda finding: not finding.decides)
+
+
+def _asked(claim: Claim, scale: StudyScale, planned: Collection[Cell]) -> list[Criterion]:
+    """The criteria of the parts that the scale is for: of which it plans some runs, or those that it names.
+
+    One that decides stays even if the scale has no runs for it, so that a part is never decided by half of it.
+    """
+    has_runs = {criterion: set(_cells(criterion, scale)) <= set(planned) for criterion in claim.criteria}
+    parts = scale.parts if scale.parts is not None else {each.part for each, found in has_runs.items() if found}
+    return [each for each, found in has_runs.items() if each.part in parts and (found or each.decides)]
+
+
+def _asked_checks(limits: Thresholds, scale: StudyScale, planned: Collection[Cell]) -> list[_Check]:
+    """The checks of the thresholds for which the scale plans runs of both the method and the baseline."""
+    arms = (limits.method, limits.baseline)
+    checks: list[_Check] = []
+    if all(stress_cell(scale, arm) in planned for arm in arms):
+        checks += [_baseline_collapses, _method_holds, _method_is_better]
+    if all(len(_rate_cells(scale, [arm])) > 1 for arm in arms):
+        checks.append(_range_is_wider)
+    if all(cell in planned for cell in _on_policy_cells(limits, scale)):
+        checks.append(_costs_nothing)
+    return checks
 
 
 def overall(findings: Sequence[Judgement]) -> Outcome:
@@ -157,8 +175,6 @@ def _range_is_wider(limits: Thresholds, scale: StudyScale, table: Table) -> Judg
     if missing := missing_runs(scale, table, _rate_cells(scale, (limits.method, limits.baseline))):
         return _undecided(criterion, missing)
     curves = {arm: table.curve(scale, arm) for arm in (limits.method, limits.baseline)}
-    if min(map(len, curves.values())) < 2:
-        return _undecided(criterion, "too few rates")
     ranges = {arm: usable_range(curve, bar) for arm, curve in curves.items()}
     if ranges[limits.baseline] is None:
         return _undecided(criterion, f"{limits.baseline} does not reach a mean of {bar:.2f} at any rate")
@@ -204,7 +220,7 @@ def _drawn_curve(by_rate: Mapping[float, Mapping[int, float]], drawn: np.ndarray
 
 def _costs_nothing(limits: Thresholds, scale: StudyScale, table: Table) -> Judgement:
     criterion = f"on-policy {limits.method} costs nothing"
-    cells = [Cell(arm=arm, rate=scale.rate, updates=1) for arm in (limits.method, limits.baseline)]
+    cells = _on_policy_cells(limits, scale)
     if missing := missing_runs(scale, table, cells):
         return _undecided(criterion, missing)
     found = _difference(table, *cells)
@@ -218,6 +234,10 @@ def _costs_nothing(limits: Thresholds, scale: StudyScale, table: Table) -> Judge
         text=f"with one update a rollout the difference is {_signed(mean, interval)}; it must not be below "
         f"-{limits.margin:g}",
     )
+
+
+def _on_policy_cells(limits: Thresholds, scale: StudyScale) -> list[Cell]:
+    return [Cell(arm=arm, rate=scale.rate, updates=1) for arm in (limits.method, limits.baseline)]
 
 
 def _beats(control: str, limits: Thresholds, scale: StudyScale, table: Table) -> Judgement:
