@@ -144,3 +144,22 @@ def test_an_evaluation_shows_measures_that_were_made_and_its_table_the_scores_to
     assert isinstance(out.file, io.StringIO)
     assert "true" in out.file.getvalue()
     assert "0.438" in out.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("rows", "barren"),
+    [
+        ([{"rollout/reward": 0.0}], True),
+        ([{"rollout/reward": 0.4}], False),  # the mean of one step: its episodes may differ
+        ([{"rollout/reward": 0.4}, {"rollout/reward": 0.4}], True),
+        ([{"rollout/reward": 0.0, "rollout/zero_variance": 1.0}], True),
+        ([{"rollout/reward": 0.0, "rollout/zero_variance": 0.5}], False),
+        ([{"rollout/reward": 0.0, "rollout/zero_variance": 0.0}], False),
+        ([{"rollout/reward": 0.0, "rollout/success": 0.1}], False),
+    ],
+)
+def test_rewards_that_may_differ_are_not_called_equal(rows, barren):
+    progress = RunProgress(
+        steps=9, rows=[{"step": step, "rollout/success": 0.0, **each} for step, each in enumerate(rows)]
+    )
+    assert bool(progress.barren) == barren

@@ -54,13 +54,11 @@ class RunProgress:
     def barren(self) -> str:
         """Why nothing can have been learned, in words: every episode of every step got the same reward."""
         earned = {number(row, "rollout/reward") for row in self.rows}
-        # If every episode failed, no reward was measured: the environment's error explains that.
-        if (
-            not self.plays
-            or len(earned) != 1
-            or None in earned
-            or any(number(row, "rollout/success") for row in self.rows)
-        ):
+        # If every episode failed, no reward was measured: the environment's error explains that. The mean of a single
+        # step says little by itself: unless it is 0, its episodes may have earned different rewards.
+        if not self.plays or None in earned or len(earned) != 1 or (len(self.rows) == 1 and earned != {0.0}):
+            return ""
+        if any(number(row, "rollout/success") or _differ(row) for row in self.rows):
             return ""
         cut = max((number(row, "rollout/cut") or 0.0) for row in self.rows)
         if cut == 1 and not any(number(row, "rollout/turns") for row in self.rows):
@@ -104,6 +102,12 @@ def step_of(row: Row) -> int:
 def lost_in(row: Row) -> int:
     """Episodes of one step that were lost to faults."""
     return round((number(row, "rollout/faults") or 0.0) * (number(row, "rollout/episodes") or 0.0))
+
+
+def _differ(row: Row) -> bool:
+    """Whether tries at the same task are known to have earned different rewards."""
+    equal = number(row, "rollout/zero_variance")
+    return equal is not None and equal < 1
 
 
 def _before(rows: Sequence[Row], row: Row) -> list[Row]:
