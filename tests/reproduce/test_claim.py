@@ -93,7 +93,6 @@ def test_every_arm_of_gem_s_comparison_plays_every_game(tmp_path):
     ("paper", "scale", "parts"),
     [
         ("st-ppo", "cpu", {""}),
-        ("st-ppo", "gpu-size", {"medical-mcq", "medmcqa", "hotpotqa"}),
         ("st-ppo", "drift-targets", {f"{part} {task}" for part in ("targets", "turns") for task in KINDS}),
         ("st-ppo", "drift-targets-quick", {f"targets {task}" for task in KINDS}),
         ("minirl", "cpu", {"A", "B", "C"}),

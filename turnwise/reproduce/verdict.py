@@ -64,16 +64,14 @@ def _asked(claim: Claim, scale: StudyScale, planned: Collection[Cell]) -> list[C
 
 
 def _asked_checks(limits: Thresholds, scale: StudyScale, planned: Collection[Cell]) -> list[_Check]:
-    """The checks of the thresholds for which the scale plans runs of both the method and the baseline."""
+    """All checks of the thresholds if the scale plans runs for any: half of them decide nothing; otherwise none."""
     arms = (limits.method, limits.baseline)
-    checks: list[_Check] = []
-    if all(stress_cell(scale, arm) in planned for arm in arms):
-        checks += [_baseline_collapses, _method_holds, _method_is_better]
-    if all(len(_rate_cells(scale, [arm])) > 1 for arm in arms):
-        checks.append(_range_is_wider)
-    if all(cell in planned for cell in _on_policy_cells(limits, scale)):
-        checks.append(_costs_nothing)
-    return checks
+    stress = all(stress_cell(scale, arm) in planned for arm in arms)
+    rates = all(len(_rate_cells(scale, [arm])) > 1 for arm in arms)
+    on_policy = all(cell in planned for cell in _on_policy_cells(limits, scale))
+    if not (stress or rates or on_policy):
+        return []
+    return [_baseline_collapses, _method_holds, _method_is_better, _range_is_wider, _costs_nothing]
 
 
 def overall(findings: Sequence[Judgement]) -> Outcome:
@@ -175,6 +173,8 @@ def _range_is_wider(limits: Thresholds, scale: StudyScale, table: Table) -> Judg
     if missing := missing_runs(scale, table, _rate_cells(scale, (limits.method, limits.baseline))):
         return _undecided(criterion, missing)
     curves = {arm: table.curve(scale, arm) for arm in (limits.method, limits.baseline)}
+    if min(map(len, curves.values())) < 2:
+        return _undecided(criterion, "too few rates")
     ranges = {arm: usable_range(curve, bar) for arm, curve in curves.items()}
     if ranges[limits.baseline] is None:
         return _undecided(criterion, f"{limits.baseline} does not reach a mean of {bar:.2f} at any rate")
