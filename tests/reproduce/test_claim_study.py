@@ -70,6 +70,20 @@ def test_the_rate_of_several_policies_is_found_under_their_names(study, tmp_path
     assert rates[0] == rates[1] != [None] * len(rates[0])
 
 
+def test_the_success_of_several_policies_is_their_mean_where_they_have_no_common_one(study, tmp_path):
+    copied = Study(study.claim, "cpu", shutil.copytree(study.output, tmp_path / "output"))
+    for run in copied.runs:
+        evals = run.folder(copied.output) / "evals.jsonl"
+        rows = [json.loads(line) for line in evals.read_text().splitlines()]
+        named = [{"step": row["step"], "a/eval/success": row["eval/success"], "b/eval/success": 0.0} for row in rows]
+        evals.write_text("".join(json.dumps(row) + "\n" for row in named))
+    finals = [[row["final"] for row in each.results()] for each in (study, copied)]
+    assert finals[1] == pytest.approx([final / 2 for final in finals[0]])
+    assert all(
+        row["last"]["a/eval/success"] / 2 == pytest.approx(row["last"]["eval/success"]) for row in copied.results()
+    )
+
+
 def test_the_matched_control_learns_at_the_rate_that_the_method_really_had(study):
     scale = mean_scale(folder_of(study, "st-ppo"))
     assert 0 < scale < 1
@@ -103,7 +117,7 @@ def test_the_conclusion_is_written_from_results_alone(study):
     rows = study.write_results()
     assert json.loads((study.output / RESULTS).read_text()) == rows
     findings = conclude(study.claim, study.scale, rows, study.output)
-    assert len(findings) == 7
+    assert len(findings) == 2  # the controls: the baseline has no runs under stress
     text = (study.output / "verdict.md").read_text()
     assert text.startswith("# A tiny paper: ")
 

@@ -47,7 +47,7 @@ class RunResult:
 def read_result(path: str | Path) -> RunResult:
     """Read a run; ValueError if it was never evaluated."""
     run = read_whole_run(path)
-    metrics, evaluations = run.metrics, run.evals
+    metrics, evaluations = run.metrics, over_policies(run.evals)
     curve = _curve(evaluations, run.config["train"]["steps"])
     if not curve:
         raise ValueError(f"{run.path} has no evaluation to compare; set eval.episodes and train again")
@@ -71,6 +71,20 @@ def read_result(path: str | Path) -> RunResult:
         scale=_mean(_values(metrics, "train/scale")),
         seconds=sum(_values(metrics, "time/step")) + sum(_values(evaluations, "time/evaluate")),
     )
+
+
+def over_policies(evaluations: Rows) -> Rows:
+    """Evaluations with plain numbers: the means over policies where each has only its own, under its name."""
+    return [{**_means(row), **row} for row in evaluations]
+
+
+def _means(row: dict[str, Any]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for name, value in row.items():
+        place = name.find("/eval/")
+        if place > 0 and isinstance(value, int | float):
+            found.setdefault(name[place + 1 :], []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
 
 
 def _curve(evaluations: Rows, steps: int) -> dict[int, float]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from turnwise.evaluate.results import read_result
+from turnwise.evaluate.results import over_policies, read_result
 from turnwise.recipe.schema import Recipe
 from turnwise.reproduce.adaptation import adapted, note_settings, require_same_study
 from turnwise.reproduce.claim import Claim
@@ -186,7 +186,8 @@ def keep_numbers_only(folder: Path) -> None:
 def _row(run: StudyRun, folder: Path) -> dict[str, Any]:
     result = asdict(read_result(folder))
     journals = read_whole_run(folder)
-    curve = [[row["step"], row["eval/success"]] for row in journals.evals if row.get("eval/success") is not None]
+    evaluations = over_policies(journals.evals)
+    curve = [[row["step"], row["eval/success"]] for row in evaluations if row.get("eval/success") is not None]
     # With several policies each has its own, under its name.
     rate = [row[name] for row in journals.metrics for name in row if name.endswith("train/learning_rate")]
     del result["folder"]
@@ -196,9 +197,9 @@ def _row(run: StudyRun, folder: Path) -> dict[str, Any]:
         **result,
         "applied_rate": max(rate, default=None),
         "curve": curve,
-        "first": _of_all(journals.evals[:1], max),
-        "last": _of_all(journals.evals[-1:], max),
-        "peak": _of_all(journals.evals, max),
+        "first": _of_all(evaluations[:1], max),
+        "last": _of_all(evaluations[-1:], max),
+        "peak": _of_all(evaluations, max),
         "mean": _of_all(journals.metrics, fmean),
     }
 
