@@ -143,7 +143,7 @@ def test_a_part_of_another_form_is_named(tmp_path: Path, part: str, value: Any) 
     content = json.loads((tmp_path / "a.json").read_text())
     (tmp_path / "a.json").write_text(json.dumps({**content, part: value}))
     named = "a task" if isinstance(value, list) and part == "tasks" else part
-    with pytest.raises(ValueError, match=rf"a\.json is not a saved evaluation \({named} has not the form"):
+    with pytest.raises(ValueError, match=rf"a\.json is not a saved evaluation \({named} does not have the form"):
         read_evaluation(tmp_path / "a.json")
 
 
@@ -164,5 +164,5 @@ def test_a_task_of_another_form_is_refused(tmp_path: Path, name: str, value: Any
     content = json.loads((tmp_path / "a.json").read_text())
     content["tasks"][0][name] = value
     (tmp_path / "a.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="a task has not the form"):
+    with pytest.raises(ValueError, match="a task does not have the form"):
         read_evaluation(tmp_path / "a.json")

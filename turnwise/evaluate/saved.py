@@ -118,13 +118,13 @@ def _require_form(found: SavedEvaluation) -> None:
     parts = {"label": str, "env": dict, "settings": dict, "metrics": dict, "tasks": list}
     wrong = [name for name, kind in parts.items() if not isinstance(getattr(found, name), kind)]
     if wrong or not all(map(_is_task_row, found.tasks)):
-        raise ValueError(f"{wrong[0] if wrong else 'a task'} has not the form that it is saved in")
+        raise ValueError(f"{wrong[0] if wrong else 'a task'} does not have the form it is saved in")
 
 
 def _is_task_row(row: Any) -> bool:
     if not isinstance(row, dict) or not is_number(row.get("faults")):
         return False
-    tries = [row.get(name) for name in _MEASURES]
+    tries: list[Any] = [row.get(name) for name in _MEASURES]
     return (
         all(isinstance(row.get(name), str) for name in ("task", "seat"))
         and all(isinstance(each, list) and all(map(is_number, each)) for each in tries)
