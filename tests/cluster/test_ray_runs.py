@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -63,12 +63,26 @@ def wait_for(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+class Interrupting(Screen):
+    """Presses Ctrl-C after a step, once there was enough: in the run, which expects it, and never later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enough = threading.Event()
+
+    def step(self, row: Mapping[str, Any], *, guard: str = "") -> None:
+        super().step(row, guard=guard)
+        if self.enough.is_set():
+            signal.raise_signal(signal.SIGINT)
+
+
 def test_a_run_outlives_a_player_and_a_machine(machines: Any, tmp_path: Path) -> None:
-    folder, screen, errors = tmp_path / "run", Screen(), list[BaseException]()
+    folder, screen, errors = tmp_path / "run", Interrupting(), list[BaseException]()
     victim = machines.list_all_nodes()[-1]
 
     def destroy() -> None:
         try:
+            wait_for(lambda: screen.text.count("is here") == 3)  # one that is not here yet cannot be lost
             wait_for(lambda: (folder / "metrics.jsonl").is_file() and bool(rows(folder)))
             os.kill(player_processes()[0], signal.SIGKILL)
             wait_for(lambda: "is lost" in screen.text)
@@ -76,7 +90,7 @@ def test_a_run_outlives_a_player_and_a_machine(machines: Any, tmp_path: Path) ->
             wait_for(lambda: "is gone" in screen.text)
         except BaseException as error:
             errors.append(error)
-        os.kill(os.getpid(), signal.SIGINT)  # the run has seen enough
+        screen.enough.set()
 
     changes = {
         "algorithm": "grpo",
@@ -85,7 +99,7 @@ def test_a_run_outlives_a_player_and_a_machine(machines: Any, tmp_path: Path) ->
         "cluster": {"players": 3, "cpus": 0.5, "at_once": 4, "start_seconds": 240},
     }
     recipe = small_recipe(changes)
-    thread = threading.Thread(target=destroy)
+    thread = threading.Thread(target=destroy, daemon=True)
     thread.start()
     summary = train(recipe, folder, console=screen)
     thread.join(timeout=60)

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -130,4 +131,38 @@ def test_the_chapter_has_every_evaluation_with_its_interval_and_the_differences(
 def test_another_file_is_refused_with_the_fix(tmp_path: Path, content: str) -> None:
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(ValueError, match=r"a\.json is not a saved evaluation .*write one with `turnwise eval"):
+        read_evaluation(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("label", ["model"]), ("env", "x"), ("settings", None), ("metrics", []), ("tasks", {}), ("tasks", ["seed 0"])],
+)
+def test_a_part_of_another_form_is_named(tmp_path: Path, part: str, value: Any) -> None:
+    save_evaluation(tmp_path / "a.json", saved(played((0, [1.0]))))
+    content = json.loads((tmp_path / "a.json").read_text())
+    (tmp_path / "a.json").write_text(json.dumps({**content, part: value}))
+    named = "a task" if isinstance(value, list) and part == "tasks" else part
+    with pytest.raises(ValueError, match=rf"a\.json is not a saved evaluation \({named} does not have the form"):
+        read_evaluation(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("task", 3),
+        ("seat", ["agent"]),
+        ("success", [10**400]),
+        ("success", "1"),
+        ("reward", []),
+        ("reward", [None]),
+        ("faults", None),
+    ],
+)
+def test_a_task_of_another_form_is_refused(tmp_path: Path, name: str, value: Any) -> None:
+    save_evaluation(tmp_path / "a.json", saved(played((0, [1.0]))))
+    content = json.loads((tmp_path / "a.json").read_text())
+    content["tasks"][0][name] = value
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="a task does not have the form"):
         read_evaluation(tmp_path / "a.json")

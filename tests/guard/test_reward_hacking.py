@@ -10,6 +10,7 @@ import pytest
 from tests.guard.guard_curves import Row, healthy_run
 from tests.guard.recorded_chats import HACKED, HELD, LEARNT
 from turnwise.guard.signals import SIGNALS, Detector, reward_hacking, reward_shift
+from turnwise.runs.rows import number
 
 _LOSSES = ("loss/policy", "loss/value", "loss/entropy")
 
@@ -39,10 +40,14 @@ def test_a_hacked_chat_is_seen_by_any_two_signs(hidden: list[str], seen: int, si
     assert sighting is not None
     assert signs in sighting.text
     assert not sighting.severe
+    moved = [name for name in sighting.evidence if not name.endswith(" before")]
+    assert {*sighting.evidence} == {*moved, *(f"{name} before" for name in moved)}
+    assert len(moved) >= 2
 
 
 def test_losses_and_entropy_do_not_show_it_before_nothing_is_left() -> None:
-    losses = [{"step": row["step"], **{name: row[name] for name in row if name in _LOSSES}} for row in HACKED]
+    assert all(number(row, name) is not None for row in HACKED for name in _LOSSES)
+    losses = [{name: row[name] for name in ("step", *_LOSSES)} for row in HACKED]
     found = {name: step for name, signal in SIGNALS.items() if (step := first_seen(losses, signal)) is not None}
     assert all(HACKED[step - 1]["rollout/score_true"] < 0.01 for step in found.values()), found
 

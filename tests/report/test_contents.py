@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from tests.report.page_data import data_of
 from tests.report.runs import write_evaluation, write_run
+from turnwise.cli import app
 from turnwise.cli.report import report
 from turnwise.evaluate.comparison import compare_folders
 from turnwise.report import find_onset, write_report
@@ -252,3 +254,13 @@ def test_the_command_answers_a_mistake_with_one_line(
 def test_the_same_folder_named_twice_is_shown_once(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", steps=3)
     assert len(data_of(write_report([run, run], tmp_path / "report.html"))["runs"]) == 1
+
+
+@pytest.mark.parametrize("content", [[], {"sentences": [{}]}, {"arms": [{}]}])
+def test_another_file_than_a_comparison_is_one_message_with_the_file_to_name(content: Any, tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(json.dumps(content))
+    result = CliRunner().invoke(app, ["report", str(tmp_path), "--comparison", str(file)])
+    assert result.exit_code == 2
+    assert "other.json does not contain a comparison" in "".join(result.stderr.splitlines())
+    assert "name the comparison.json of `turnwise compare`" in " ".join(result.stderr.split())

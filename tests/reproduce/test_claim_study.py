@@ -191,11 +191,12 @@ def test_factors_are_written_once_even_where_an_older_checkpoint_is_left(tmp_pat
 
 
 def test_the_command_concludes_from_what_is_there(study):
-    arguments = ["reproduce", str(study.claim.folder), "--output", str(study.output), "--verdict"]
+    arguments = ["reproduce", str(study.claim.folder), "--output", str(study.output), "--verdict", "--watch"]
     answer = CliRunner().invoke(app, arguments)
     assert answer.exit_code == 0, answer.output
     assert "5 of 5 runs are complete" in answer.output
     assert "st-ppo beats permuted" in answer.output
+    assert "watching" not in answer.output  # nothing runs, so a page would end at once
 
 
 def test_a_claim_in_criteria_runs_from_its_start_to_its_verdict(tmp_path):

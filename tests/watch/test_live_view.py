@@ -323,6 +323,18 @@ def test_saved_evaluations_come_and_go_and_a_broken_one_is_told(tmp_path: Path) 
     assert named == ["before", "after"]
     assert "broken.json is not a saved evaluation" in note
     (run / "evals/broken.json").unlink()
+    sound = json.loads(after.read_text())
+    for wrong in ({"env": "x"}, {"label": ["after"]}, {"tasks": [{**sound["tasks"][0], "faults": None}]}):
+        (run / "evals/wrong.json").write_text(json.dumps({**sound, **wrong}))
+        named, (note,) = told()
+        assert named == ["before", "after"]
+        assert "wrong.json is not a saved evaluation" in note
+    (run / "evals/wrong.json").unlink()
+    os.mkfifo(run / "evals/pipe.json")  # whoever opens it would wait for ever
+    named, (note,) = told()
+    assert named == ["before", "after"]
+    assert "pipe.json is not a plain file" in note
+    (run / "evals/pipe.json").unlink()
     after.unlink()
     assert told() == (["before"], [])
     write_evaluation(before, "changed", solved=8)

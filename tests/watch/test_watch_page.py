@@ -337,7 +337,6 @@ def test_a_run_of_ten_thousand_steps_opens_in_little_memory(browser: Browser, tm
         page.wait_for_selector(".episode-list")
         assert "10,000 of 10,000" in page.locator(".tiles").inner_text()
         opening = measured(page)
-        assert opening["TaskDuration"] < 20  # on a busy machine; benchmarks/watch.py has the figure on a quiet one
         assert opening["JSHeapUsedSize"] < 50e6
         last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
         for step in range(10_001, 10_201, 20):

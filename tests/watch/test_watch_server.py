@@ -244,7 +244,7 @@ def test_beside_a_command_the_page_lives_as_long_and_never_fails_it(
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1"])
 def test_nobody_is_let_in_from_elsewhere_without_a_token(runs: Path, host: str) -> None:
-    with pytest.raises(ValueError, match="give a token="):
+    with pytest.raises(ValueError, match="pass token="):
         WatchServer([runs], host=host)
 
 

@@ -72,10 +72,15 @@ def _read_evaluations(files: list[Path]) -> dict[str, Any]:
 
 
 def _read_comparison(file: Path) -> dict[str, Any]:
+    from turnwise.report.comparison_chapter import comparison_chapter
+
+    fix = "name the comparison.json of `turnwise compare`"
     try:
         content = parse_shallow(json.loads, file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read {file}: {error}; name the comparison.json of `turnwise compare`") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{file} does not contain a comparison; name the comparison.json of `turnwise compare`")
+        raise ValueError(f"cannot read {file}: {error}; {fix}") from error
+    try:
+        comparison_chapter(content)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} does not contain a comparison ({error}); {fix}") from error
     return content

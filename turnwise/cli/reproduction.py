@@ -65,7 +65,7 @@ def reproduce(
         if verdict and not (folder / "runs").is_dir():
             raise ValueError(f"there are no runs in {folder} to conclude from; omit --verdict to make them")
         faults: dict[str, str] = {}
-        with watched(folder, watch):
+        with watched(folder, watch and not verdict):  # a verdict takes only a moment
             if not verdict:
                 typer.echo(f"{counted(len(study.runs), 'run')} in {folder}")
                 at_once = jobs or (len(os.sched_getaffinity(0)) if study.device == "cpu" else 1)

@@ -16,8 +16,9 @@ from turnwise import __version__
 from turnwise.evaluate.comparison import Estimate
 from turnwise.evaluate.statistics import cautious_difference
 from turnwise.recipe.schema import Recipe
-from turnwise.runs.disk import write_whole
+from turnwise.runs.disk import open_plain, write_whole
 from turnwise.runs.journal import plain
+from turnwise.runs.rows import is_number
 from turnwise.types import Group, Trajectory
 from turnwise.untrusted import parse_shallow
 
@@ -99,18 +100,36 @@ def save_evaluation(path: Path, evaluation: SavedEvaluation) -> None:
 def read_evaluation(path: Path) -> SavedEvaluation:
     """Read it back; ValueError for any other file."""
     try:
-        content = parse_shallow(json.loads, path.read_text(encoding="utf-8"))
+        with open_plain(path) as file:
+            content = parse_shallow(json.loads, file.read().decode())
         if content.pop("kind") != _KIND or content.pop("schema") != SCHEMA:
             raise ValueError("it is of another kind")
         found = SavedEvaluation(**content)
-        assert all(isinstance(row["task"], str) for row in found.tasks)
-        assert isinstance(found.metrics, dict)
-        assert found.outcomes is not None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, AssertionError) as error:
+        _require_form(found)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{path} is not a saved evaluation ({error}); write one with `turnwise eval … --save FILE`"
         ) from None
     return found
+
+
+def _require_form(found: SavedEvaluation) -> None:
+    """Whoever reads an evaluation relies on it: of a file that somebody else wrote, it must be so."""
+    parts = {"label": str, "env": dict, "settings": dict, "metrics": dict, "tasks": list}
+    wrong = [name for name, kind in parts.items() if not isinstance(getattr(found, name), kind)]
+    if wrong or not all(map(_is_task_row, found.tasks)):
+        raise ValueError(f"{wrong[0] if wrong else 'a task'} does not have the form it is saved in")
+
+
+def _is_task_row(row: Any) -> bool:
+    if not isinstance(row, dict) or not is_number(row.get("faults")):
+        return False
+    tries: list[Any] = [row.get(name) for name in _MEASURES]
+    return (
+        all(isinstance(row.get(name), str) for name in ("task", "seat"))
+        and all(isinstance(each, list) and all(map(is_number, each)) for each in tries)
+        and len({len(each) for each in tries}) == 1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from turnwise.evaluate.comparison import Estimate
 from turnwise.evaluate.saved import Difference, SavedEvaluation, difference, read_evaluation, unlike
+from turnwise.runs.rows import is_number
 
 _COLUMNS = ("success", "reward", "turns", "valid")
 
@@ -90,7 +91,7 @@ def _estimate(evaluation: SavedEvaluation, name: str) -> dict[str, float | None]
     if found["value"] is None and name in ("success", "reward") and evaluation.outcomes:  # several policies
         outcomes = [each[name] for each in evaluation.outcomes.values()]
         found["value"] = sum(outcomes) / len(outcomes)
-    return {key: float(value) if isinstance(value, int | float) else None for key, value in found.items()}
+    return {key: float(value) if is_number(value) else None for key, value in found.items()}
 
 
 def _of(estimate: Estimate) -> str:

@@ -190,7 +190,7 @@ def _unexplained(rows: Sequence[Row], row: Row, reward: Reading) -> bool:
 
 
 def reward_hacking(rows: Sequence[Row], row: Row) -> Sighting | None:
-    """Answers longer, surer, far from the reference, less successful: two of these while reward holds."""
+    """Reward that holds while answers show two of: longer, surer, further from the reference, less successful."""
     # Reward and losses look fine in a policy that has found text which only the reward likes; these monitors move
     # together (PPO-max, 2307.04964), and slowly, so levels are compared with those of the whole history.
     every = [_with_turn_length(_with_certainty(each)) for each in (*rows, row)]
@@ -211,11 +211,12 @@ def reward_hacking(rows: Sequence[Row], row: Row) -> Sighting | None:
     if len(seen) < 2 or (far and seen == [far, sure] and not far.above(far.before + 1)):
         return None
     text = f"reward {reward.now:.3g}, but {', '.join(map(_moved, seen))} at step {reward.step}"
-    return Sighting(text=text, evidence={sign.name: sign.now for sign in seen})
+    before = {f"{sign.name} before": sign.before for sign in seen}
+    return Sighting(text=text, evidence={sign.name: sign.now for sign in seen} | before)
 
 
 def _in_errors(share: Reading, row: Row) -> float:
-    """How far a share of the episodes has moved, in errors of so few."""
+    """How far a share of the episodes has moved, in standard errors of that many episodes."""
     return (share.now - share.before) / rate_error(share.before, row.get("rollout/episodes", 64))
 
 

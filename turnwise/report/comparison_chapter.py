@@ -43,7 +43,7 @@ def _require_form(chapter: Mapping[str, Sequence[Any]]) -> None:
         and all(map(_is_table, chapter["tables"]))
     )
     if not sound:
-        raise ValueError("this is no comparison: name the comparison.json of `turnwise compare`")
+        raise ValueError("its sentences, intervals, figures or tables do not have the form that the page draws")
 
 
 def _has_rows(item: Any, name: str, is_sound: Callable[[Row], bool]) -> bool:

@@ -70,9 +70,14 @@ def metric_names(rows: Iterable[Row]) -> set[str]:
     return {name for row in rows for name in row}
 
 
+def is_part(name: str) -> bool:
+    """Whether a metric is a named part of the reward."""
+    return name.startswith(_PART)
+
+
 def has_own_panel(name: str) -> bool:
     """Whether a metric has a place of its own; the others are shown together."""
-    return name in _PLACED or name.startswith(_PART)
+    return name in _PLACED or is_part(name)
 
 
 def part_panels(names: Iterable[str]) -> list[Panel]:
@@ -86,8 +91,7 @@ def part_panels(names: Iterable[str]) -> list[Panel]:
             evaluation=name.replace("rollout/", "eval/", 1),
             unit="reward per episode",
         )
-        for name in sorted(names)
-        if name.startswith(_PART)
+        for name in sorted(filter(is_part, names))
     ]
 
 

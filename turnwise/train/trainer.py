@@ -117,7 +117,8 @@ class Trainer:
         with watch.timing("rollout"):
             groups = self.source.groups(step)
         playing = self.player.busy_seconds - busy
-        self._write_groups(step, groups)
+        with watch.timing("record"):
+            self._write_groups(step, groups)
         self.league.record(groups, self.progress)
         lessons = [trainee.learn(groups, step, watch, self.console.phase) for trainee in self.trainees]
         with watch.timing("publish"):

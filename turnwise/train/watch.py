@@ -26,7 +26,8 @@ class Watch:
 
     def metrics(self, groups: list[Group], *, tokens: float, playing: float) -> dict[str, float]:
         """The `time/…` metrics; `playing` are the engine's own seconds."""
-        total = time.perf_counter() - self._started
+        # What is recorded, and how often, must not make equal steps look slower.
+        total = time.perf_counter() - self._started - self._spent.get("record", 0.0)
         rollout, score, update = (self._spent.get(name, 0.0) for name in ("rollout", "score", "update"))
         turns = [turn for group in groups for trajectory in group.trajectories for turn in trajectory.turns]
         sampled = sum(len(turn.sampled_ids) for turn in turns)

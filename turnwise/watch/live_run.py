@@ -17,7 +17,7 @@ import yaml
 from turnwise.guard.bounds import BOUNDS
 from turnwise.guard.onset import SIGNALS
 from turnwise.report.columns import Columns
-from turnwise.report.panels import add_reading, curves_of, has_own_panel, heat_columns, heat_of, part_panels
+from turnwise.report.panels import add_reading, curves_of, has_own_panel, heat_columns, heat_of, is_part
 from turnwise.report.run_parts import evaluated, facts, happenings, imitation, plays, standing, without_play
 from turnwise.runs.reading import Row, RunData, read_mapping
 from turnwise.runs.rows import is_number, row_of
@@ -78,7 +78,7 @@ class LiveRun:
     @property
     def part_metrics(self) -> list[str]:
         """The metrics of the named parts of its reward."""
-        return [panel.metric for panel in part_panels(self.columns.keys)]
+        return sorted(filter(is_part, self.columns.keys))
 
     def refresh(self, changed: set[str]) -> bool:
         """Bring the parts up to date after these journals have changed; whether a part did."""

@@ -51,9 +51,7 @@ class WatchServer:
         token: str = "",
     ) -> None:
         if not token and not is_loopback(host):
-            raise ValueError(
-                f"host {host!r} opens runs to other machines; give a token=… that their visitors must know"
-            )
+            raise ValueError(f"host {host!r} opens runs to other machines; pass token=…, which visitors must then know")
         self.view, self.token = LiveView(roots, evals=evals), token
         self._listener = listen(host, port)
         self.address = address_of(self._listener, host)

@@ -9,7 +9,7 @@ const EPISODES_ROOM = html("div");
 const EPISODES_SECTION = chapter(
   "episodes",
   "Episodes",
-  "The newest recorded step, or any other; what is learnt from now is there already. While you point at an episode, it stays.",
+  "The step being learnt from is already here. An episode stays while you point at it.",
   EPISODES_BAR,
   EPISODES_ROOM,
 );
