@@ -16,7 +16,10 @@ def counted(count: int, noun: str) -> str:
 
 
 def written(value: Any) -> str:
-    """A value behind `key=` in a command: `csv,logs`, `[1, 2]`, `"true"` for a text that looks like another thing."""
+    """A value behind `key=` in a command: `csv,logs`, `[1, 2]`.
+
+    Quotes mark a text that would be read as something else: `"true"`.
+    """
     return value if isinstance(value, str) and _stays_text(value) else json.dumps(value, default=str)
 
 

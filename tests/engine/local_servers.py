@@ -181,7 +181,7 @@ def _address(process: subprocess.Popen[str]) -> str:
 
 
 def eventually(holds: Callable[[], bool], *, seconds: float = 60.0) -> None:
-    """Wait for something that another thread does."""
+    """Wait for something that another thread or process does."""
     end = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < end, "it did not happen"

@@ -101,6 +101,9 @@ def test_a_player_that_fails_voids_its_games_and_is_reported():
     assert (outcome.games, outcome.faults) == (4, 8)
     assert "out of order" in outcome.last_error
     assert {each.rating.player for each in outcome.standings} == {"sound", "other"}
+    assert outcome.unrated == outcome.as_row()["unrated"] == ["broken"]
+    ratings = render_tournament(outcome.as_row(), {}).partition("Who beat whom")[0]
+    assert f'<th scope="row">broken</th>{"<td></td>" * 6}<td>0</td>' in ratings
 
 
 def test_a_model_plays_and_illegal_moves_lose():
@@ -188,6 +191,16 @@ def test_a_cut_turn_is_no_result_where_the_game_has_no_rule_for_it():
     assert all(each.forfeits == 0 for each in outcome.standings)
 
 
+def test_the_table_lists_a_player_without_a_rated_game():
+    players = ["a=random", "b=random", f"broken={__name__}:Breaks"]
+    given = [argument for player in players for argument in ("--player", player)]
+    shown = CliRunner().invoke(app, ["tournament", "duel/rps", *given, "--games", "1"])
+    assert shown.exit_code == 0, shown.output
+    head, *rows = (line.split() for line in shown.stdout.splitlines() if line.strip())
+    assert "forfeits" in head
+    assert ["broken", "0"] in rows
+
+
 def test_the_command_says_which_limit_to_raise():
     players = ["--player", "a=cards/dhumbal:random", "--player", "b=cards/dhumbal:random", "--games", "10"]
     some = CliRunner().invoke(app, ["tournament", "cards/dhumbal", "players=2", *players, "--max-turns", "64"])
@@ -257,7 +270,7 @@ def test_the_command_prints_a_table_or_json_and_writes_a_page(tmp_path: Path):
         (["duel/kuhn", "--player", "a=cards/dhumbal:mcts?depth=3", "--player", "b=random"], "made from its options"),
         (["duel/kuhn", "--player", "a=random?depth=3", "--player", "b=random"], "--player a.options: random cannot be"),
         (["duel/kuhn", "--player", "a=random?depth", "--player", "b=random"], "write arguments as key=value"),
-        (["duel/kuhn", "--player", "a=pico-duels?depth=3", "--player", "b=random"], "a model, which has no options"),
+        (["duel/kuhn", "--player", "a=pico-duels?depth=3", "--player", "b=random"], "is a model and takes no options"),
     ],
 )
 def test_mistakes_get_one_message(arguments: list[str], message: str):

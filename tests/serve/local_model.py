@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -119,14 +118,6 @@ def _teach(model: LlamaForCausalLM, prompt: Sequence[int], answer: Sequence[int]
         loss.backward()
         optimizer.step()
     raise AssertionError("the model has not learnt its answer")
-
-
-def eventually(holds: Callable[[], bool], *, seconds: float = 60.0) -> None:
-    """Wait for something that another thread does."""
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
 
 
 def chat(text: str = "the river", **more: Any) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import typer
 
-from tests.serve.local_model import CAPACITY, NAME, LocalModel, chat, eventually, local_model, raw_request
+from tests.engine.local_servers import eventually
+from tests.serve.local_model import CAPACITY, NAME, LocalModel, chat, local_model, raw_request
 from turnwise import doorkeeping
 from turnwise.cli.engines import answer
 from turnwise.serve.model_server import ModelServer

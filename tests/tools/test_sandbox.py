@@ -299,6 +299,12 @@ def test_our_own_code_cannot_be_seen_where_it_is_installed_for_everyone(monkeypa
     assert "Read-only file system" in run(f"{find}open(place + '/x', 'w')").stderr
 
 
+def test_a_package_of_debians_own_python_is_hidden_in_both_places(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    package = "local/lib/python3.12/dist-packages/turnwise"
+    assert sandbox._places_of(Path("/usr").resolve() / package) == [f"/usr/{package}", f"/python/{package}"]
+
+
 def test_host_processes_can_be_neither_seen_nor_killed():
     with subprocess.Popen(["sleep", "60"]) as victim:
         execution = run(f"""

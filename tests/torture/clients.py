@@ -16,7 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.serve.local_model import LocalModel, ModelServer, ServerThread, chat, eventually, local_model, raw_request
+from tests.engine.local_servers import eventually
+from tests.serve.local_model import LocalModel, ModelServer, ServerThread, chat, local_model, raw_request
 from tests.torture.tally import Tally
 from turnwise.dialects.asgi import MOST_BYTES
 

@@ -263,19 +263,21 @@ def test_a_filter_that_lets_everything_through_is_found() -> None:
 
 
 @needs_bubblewrap
-def test_a_public_task_that_is_not_what_it_says_is_found(tmp_path: Path) -> None:
+def test_a_public_task_that_is_not_what_it_says_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collection = tmp_path / "collection"
     for name in ("sound", "solved", "unsolved"):
         write_harbor(collection / name)
     (collection / "unsolved" / "solution" / "solve.sh").write_text("true\n")
     (collection / "solved" / "tests" / "test_state.py").write_text("def test_nothing():\n    pass\n")
-    tally = public_tasks.campaign(seed=1, data=tmp_path)
+    monkeypatch.setenv("TURNWISE_TASK_DATA", str(tmp_path))
+    tally = public_tasks.campaign(seed=1)
     assert (tally.attempts, tally.outcomes) == (3, {"solved by its solution alone": 1})
     assert sorted(tally.failures) == [
         "solved is solved before anybody does anything",
         "unsolved is not solved by its own solution",
     ]
-    assert public_tasks.campaign(data=tmp_path / "nothing").skipped
+    monkeypatch.setenv("TURNWISE_TASK_DATA", str(tmp_path / "nothing"))
+    assert "nothing" in public_tasks.campaign().skipped
 
 
 # Presets that learn.

@@ -99,10 +99,8 @@ def _policy(name: str, options: dict[str, Any], limits: dict[str, Any]) -> Itera
     recipe, weights = find_model(name, {"rollout": {"max_turns": TURNS, **tokens}})
     learned = {"protocol": "calls"}
     if recipe.env.id.startswith(FAMILY):
-        learned = {
-            **find(recipe.env.id)[0].kwargs,
-            **recipe.env.kwargs,
-        }  # the suite plays plans/order: timed is an option
+        # The suite plays plans/order, where "timed" is an option.
+        learned = {**find(recipe.env.id)[0].kwargs, **recipe.env.kwargs}
     make(ENV, **{**learned, **options})  # a wrong option is told before a model is loaded
     with playing(recipe, weights) as (player, _):
         yield plays_model(player, temperature=limits["temperature"]), {**learned, **options}

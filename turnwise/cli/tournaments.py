@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from turnwise.evaluate.tournament import Tournament
 
 _NAME = re.compile(r"[\w.@-]+")
-_OPTIONS = {"max_turns": "--max-turns", "max_tokens": "--max-tokens", "context_full": "--context"}
-"""What raises each limit."""
+_RAISED_BY = {"max_turns": "--max-turns", "max_tokens": "--max-tokens", "context_full": "--context"}
+"""The option that raises each limit."""
 
 
 def tournament(
@@ -57,7 +57,8 @@ def tournament(
 ) -> None:
     """Let agents meet in a round robin with rotated seats, and rate them on Elo's scale with 95% intervals."""
     with one_message(), trusting(trust):
-        players, options = _read_players(player or [])
+        written = _read_players(player or [])
+        players, options = _split_options(written)
         from turnwise.envs.process import EnvSource
         from turnwise.evaluate.tournament import play_tournament
         from turnwise.recipe.schema import Rollout
@@ -75,7 +76,7 @@ def tournament(
         if html is not None:
             from turnwise.report.tournament_page import write_tournament
 
-            write_tournament(outcome.as_row(), dict(each.split("=", 1) for each in player or []), html)
+            write_tournament(outcome.as_row(), written, html)
     if as_json:
         typer.echo(json.dumps(outcome.as_row()))
         return
@@ -84,25 +85,33 @@ def tournament(
         typer.echo(f"{html}; open it in a browser")
 
 
-def _read_players(given: list[str]) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
-    """What plays under each name, and with which options."""
+def _read_players(given: list[str]) -> dict[str, str]:
+    """What is written behind each name."""
     players: dict[str, str] = {}
-    options: dict[str, dict[str, Any]] = {}
     for each in given:
         name, equals, what = each.partition("=")
         if not equals or not what or not _NAME.fullmatch(name):
             raise ValueError(f"cannot read --player {each!r}; write NAME=WHAT, such as expert=oracle")
         if name in players:
             raise ValueError(f"two players are called {name}; give one of them another name")
-        players[name], mark, said = (what, "", "") if "://" in what else what.partition("?")
-        options[name] = parse_settings(said.split("&")) if mark else {}
+        players[name] = what
     if len(players) < 2:
         raise ValueError("a tournament needs at least two players, such as --player a=random --player b=oracle")
+    return players
+
+
+def _split_options(written: dict[str, str]) -> tuple[dict[str, str], dict[str, dict[str, Any]]]:
+    """What plays under each name, and with which options."""
+    players: dict[str, str] = {}
+    options: dict[str, dict[str, Any]] = {}
+    for name, whole in written.items():
+        players[name], mark, said = (whole, "", "") if "://" in whole else whole.partition("?")
+        options[name] = parse_settings(said.split("&")) if mark else {}
     return players, options
 
 
 def _show(outcome: Tournament) -> None:
-    numbers = ("rating", "95% interval", "points", "reward", "legal", "cut", "games")
+    numbers = ("rating", "95% interval", "points", "reward", "legal", "forfeits", "games")
     table = bare_table("player", *(Column(name, justify="right") for name in numbers))
     for each in outcome.standings:
         rating = each.rating
@@ -116,6 +125,8 @@ def _show(outcome: Tournament) -> None:
             str(each.forfeits),
             f"{rating.games:.0f}",
         )
+    for player in outcome.unrated:
+        table.add_row(Text(printable(player)), *[""] * (len(numbers) - 1), "0")
     console().print(table)
     by = ", rated by stakes" if outcome.stakes else ""
     left_out = _left_out(outcome)
@@ -124,6 +135,6 @@ def _show(outcome: Tournament) -> None:
 
 def _left_out(outcome: Tournament) -> str:
     """The games that do not count, and why."""
-    cut = [f"{count} cut, not rated; raise {_OPTIONS[limit]}" for limit, count in outcome.unfinished.items()]
+    cut = [f"{count} cut, not rated; raise {_RAISED_BY[limit]}" for limit, count in outcome.unfinished.items()]
     failed = [f"{outcome.faults} failed ({printable(outcome.last_error)})"] if outcome.faults else []
     return "; ".join([*cut, *failed])

@@ -48,6 +48,8 @@ class Tournament:
     """Episodes that failed and do not count."""
     last_error: str
     standings: list[Placing]
+    unrated: list[str]
+    """Players without a game that counts."""
     results: list[Result]
 
     def as_row(self) -> dict[str, Any]:
@@ -128,6 +130,8 @@ def _sum_up(
         for episode in episodes:
             tally.count(episode, player_of)
     results = _results(tally.margins, stakes=stakes)
+    standings = [tally.placing(rating) for rating in rate(results)]
+    everybody = {player for table in tables for player in table}
     return Tournament(
         env=env,
         stakes=stakes,
@@ -135,7 +139,8 @@ def _sum_up(
         unfinished=dict(tally.unfinished),
         faults=tally.faults,
         last_error=tally.last_error,
-        standings=[tally.placing(rating) for rating in rate(results)],
+        standings=standings,
+        unrated=sorted(everybody - {each.rating.player for each in standings}),
         results=results,
     )
 

@@ -292,8 +292,9 @@ class Conversation:
     text: str = ""
     """What the tokens of the current sequence spell, shielded."""
     remembers: bool = False
-    """Whether turns stay in the sequence as they are where the template rewrites them, and nothing else of the past."""
-    heard: list[str] = field(default_factory=list[str])
+    """Whether a turn that the template rewrites stays in the sequence as it was sampled. If the template rewrites
+    anything else, the conversation restarts all the same."""
+    lead_ins: list[str] = field(default_factory=list[str])
     """What the template wrote before each turn, without the reasoning that it began for the model."""
 
     def observe(self, observation: str) -> Prompt:
@@ -320,8 +321,8 @@ class Conversation:
         prompt = Prompt(ids=ids, restarts=restarts)
         renderer.count(prompt, new)
         self.text = text
-        heard = rendered.rpartition(_MARK)[2].removesuffix(renderer.opening)
-        self.heard[len(self.turns) :] = [_NO_REASONING.sub("", heard)]
+        lead_in = rendered.rpartition(_MARK)[2].removesuffix(renderer.opening)
+        self.lead_ins[len(self.turns) :] = [_NO_REASONING.sub("", lead_in)]
         return prompt
 
     def _after_last_turn(self, rendered: str) -> str | None:
@@ -329,13 +330,14 @@ class Conversation:
         *spoken, following = rendered.split(_MARK)
         if len(spoken) != len(self.turns) or not following.startswith(end := self.renderer.end_text):
             return None
-        if not all(part.startswith(heard) for part, heard in zip(spoken, self.heard, strict=False)):
+        # Not strict: a prompt that no turn has answered yet has left one lead-in more than there are turns.
+        if not all(part.startswith(lead_in) for part, lead_in in zip(spoken, self.lead_ins, strict=False)):
             return None
         return following.removeprefix(end) if self.text.endswith(end) else following
 
     def fork(self) -> Conversation:
         """The same conversation, to be continued differently."""
-        return replace(self, messages=[*self.messages], turns=[*self.turns], heard=[*self.heard])
+        return replace(self, messages=[*self.messages], turns=[*self.turns], lead_ins=[*self.lead_ins])
 
     def record(self, sampled_ids: Sequence[int]) -> str:
         """Record a sampled turn; returns its text without the token that ended it."""

@@ -35,14 +35,14 @@ def render_tournament(outcome: Mapping[str, Any], players: Mapping[str, str]) ->
         version=__version__,
         env=escape(outcome["env"]),
         summary=escape(f"{counted(outcome['games'], 'game')}{by}{cut}{failed}."),
-        ratings=_ratings(outcome["standings"]),
+        ratings=_ratings(outcome["standings"], outcome["unrated"]),
         pairs=_pairs([each["player"] for each in outcome["standings"]], outcome["results"]),
         players=_table(("player", "plays"), sorted(players.items())),
     )
 
 
-def _ratings(standings: Iterable[Mapping[str, Any]]) -> str:
-    head = ("player", "rating", "95% interval", "points", "mean reward", "legal turns", "lost by a cut turn", "games")
+def _ratings(standings: Iterable[Mapping[str, Any]], unrated: Iterable[str]) -> str:
+    head = ("player", "rating", "95% interval", "points", "mean reward", "legal turns", "forfeits", "games")
     rows = [
         (
             each["player"],
@@ -56,7 +56,8 @@ def _ratings(standings: Iterable[Mapping[str, Any]]) -> str:
         )
         for each in standings
     ]
-    return _table(head, rows)
+    blank = ("",) * (len(head) - 2)
+    return _table(head, [*rows, *((player, *blank, "0") for player in unrated)])
 
 
 def _pairs(names: Sequence[str], results: Iterable[Mapping[str, Any]]) -> str:

@@ -168,9 +168,9 @@ class Renderers:
     def open(self, tools: Sequence[Mapping[str, Any]], *, native: bool = False) -> Conversation:
         """A new conversation about these tools; one that a program leads remembers its reasoning."""
         conversation = (self._showing(tools) or self.plain).open()
-        conversation.remembers = not native
         if native and self.calls_as == "data" and self.shows(tools):
             return CallingConversation(renderer=conversation.renderer, messages=conversation.messages)
+        conversation.remembers = not native
         return conversation
 
     @cached_property

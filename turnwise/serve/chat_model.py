@@ -7,11 +7,10 @@ import secrets
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from jinja2 import TemplateError
+from typing import Any
 
 from turnwise.dialects.asgi import RefusedError
-from turnwise.dialects.dialect import Asked
+from turnwise.dialects.dialect import Asked, Said
 from turnwise.engine.contract import Completion, SamplingParams
 from turnwise.engine.sampling import session_seed
 from turnwise.engine.serving import EngineServer
@@ -20,7 +19,7 @@ from turnwise.policy.rendering import Renderer
 from turnwise.rollout.call_branches import Renderers
 from turnwise.rollout.call_tree import template_messages
 from turnwise.rollout.calling_conversation import BREAKING
-from turnwise.serve.told_calls import told_calls
+from turnwise.serve.told_calls import told_calls, with_marks
 
 _LONG = 20_000
 """Characters that become tokens in the event loop, in a few milliseconds; longer texts do not make others wait."""
@@ -107,7 +106,7 @@ class ChatModel:
         messages = renderers.introduce(asked.tools, template_messages(asked.messages))
         try:
             return [conversation.extend(renderers.roles.fit(messages, opens=True)).ids]
-        except (TemplateError, TypeError) as error:
+        except BREAKING as error:
             raise RefusedError(400, f"the model's chat template rejects these messages: {error}") from None
 
     def _encode(self, prompt: str | tuple[int, ...], renderer: Renderer) -> list[int]:
@@ -132,13 +131,18 @@ class ChatModel:
 def _with_told_calls(asked: Asked, renderers: Renderers) -> list[int]:
     """The prompt with earlier calls as the template itself writes them, which is how the model knows them.
 
-    Nothing if there are none, or if the template does not write them: some take only one call in a message.
+    Nothing if there are none, or if the template does not write all of them: some take only one call in a message.
     """
-    has_calls = any(message.calls for message in asked.messages)
-    if not has_calls or renderers.arguments_as is None or not renderers.shows(asked.tools):
+    has_calls, arguments = any(message.calls for message in asked.messages), renderers.arguments_as
+    if not has_calls or arguments is None or not renderers.shows(asked.tools):
         return []
-    messages = renderers.fit_native(told_calls(asked.messages, renderers.arguments_as), opens=True)
+
+    def fitted(messages: Sequence[Said]) -> list[dict[str, Any]]:
+        return renderers.fit_native(told_calls(messages, arguments), opens=True)
+
+    conversation, (marked, marks) = renderers.open(asked.tools), with_marks(asked.messages)
     try:
-        return renderers.open(asked.tools).extend(messages).ids
+        written = conversation.renderer.render(conversation.renderer.shield_all(fitted(marked)))
+        return conversation.extend(fitted(asked.messages)).ids if all(mark in written for mark in marks) else []
     except BREAKING:
         return []

@@ -310,8 +310,9 @@ def _system() -> list[str]:
 
 def _places_of(folder: Path) -> list[str]:
     """Where a folder of the host would be seen inside."""
-    seen = {Path("/usr").resolve(): "/usr", Path(sys.base_prefix).resolve(): _PYTHON_HOME}
-    return [f"{place}/{folder.relative_to(root)}" for root, place in seen.items() if folder.is_relative_to(root)]
+    # Pairs, because both roots may be one folder: Debian's own Python lives in /usr.
+    seen = ((Path("/usr").resolve(), "/usr"), (Path(sys.base_prefix).resolve(), _PYTHON_HOME))
+    return [f"{place}/{folder.relative_to(root)}" for root, place in seen if folder.is_relative_to(root)]
 
 
 def limit(limits: SandboxLimits) -> list[str]:

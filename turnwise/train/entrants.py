@@ -70,7 +70,9 @@ def entering(
         elif (choice := _scripted(name, what, chosen)) is not None:
             agents[name] = ScriptedAgent(make_agent(f"--player {name}", choice))
         elif chosen:
-            raise ValueError(f"--player {name}: {what} is a model, which has no options; leave out what follows its ?")
+            raise ValueError(
+                f"--player {name}: {what} is a model and takes no options; remove everything from the ? on"
+            )
     voices = [
         load_voice(what, name=name, changes={"device": device}) for name, what in players.items() if name not in agents
     ]
@@ -100,7 +102,7 @@ def _scripted(name: str, what: str, options: dict[str, Any]) -> SeatChoice | Non
         return SeatChoice(agent=LEARNED, options={"path": what, **options})
     if what in AGENTS or is_outside(what):
         return SeatChoice(agent=what, options=options)
-    if ":" in what and not Path(what).exists():  # no model is called so
+    if ":" in what and not Path(what).exists():  # no model has a colon in its name
         known = ", ".join(AGENTS)
         raise ValueError(f"--player {name}: there is no player {what}; choose {known}, or package.module:Class")
     return None

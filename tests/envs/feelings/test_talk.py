@@ -295,7 +295,9 @@ def test_lines_that_are_no_profile_are_left_out_with_one_warning(tmp_path: Path)
     path = tmp_path / "people.jsonl"
     bad = ("{", "[" * 100_000, "[]", "3", scene_of(FLOOD[0], task="You want advice"))
     path.write_text("\n".join((*bad, scene_of(*FLOOD, task="You want advice"), "")))
-    with pytest.warns(UserWarning, match=r"left out: 5; line 1: not a profile") as warned:
+    with pytest.warns(
+        UserWarning, match=r"profiles: 5 lines of .* are left out; the first is line 1: not a profile"
+    ) as warned:
         (mira,) = read_profiles(str(path))
     assert len(warned) == 1
     assert mira.hope is Hope.ADVICE

@@ -53,7 +53,8 @@ class Dhumbal(Env):
     """Rounds of Dhumbal. Coins become rewards when a round ends, and sum to zero over the seats.
 
     An action that cannot be read or is not legal counts as the weakest legal one: play on, discard the lowest card,
-    draw from the deck. A turn that a limit cuts ends the round, and costs the hand as if another had called.
+    draw from the deck. A turn that a limit cuts ends the round, and costs the hand as if another had called; the other
+    seats then get nothing, so such a round does not sum to zero.
     """
 
     reward_range: ClassVar[tuple[float, float]] = (-3.2, 3.2)  # five hands of four kings and a queen

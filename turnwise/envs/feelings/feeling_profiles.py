@@ -16,6 +16,7 @@ from turnwise.envs.feelings.feeling_acts import Hope
 from turnwise.envs.feelings.feeling_stories import STORIES, Detail, Story
 from turnwise.envs.tasks.answers import split_of
 from turnwise.untrusted import parse_shallow, printable
+from turnwise.words import counted
 
 _NAMES = (
     *("Ada", "Bashir", "Carmen", "Deniz", "Elif", "Farah", "Goran", "Hana", "Ivo", "Jonas", "Katya", "Lena"),
@@ -125,7 +126,8 @@ def read_profiles(path: str) -> tuple[Profile, ...]:
     if not found:
         raise ValueError(f"profiles: {path} has none{f'; {refused[0]}' if refused else ''}")
     if refused:
-        warnings.warn(f"profiles: lines of {path} that are left out: {len(refused)}; {refused[0]}", stacklevel=2)
+        count, are = counted(len(refused), "line"), "is" if len(refused) == 1 else "are"
+        warnings.warn(f"profiles: {count} of {path} {are} left out; the first is {refused[0]}", stacklevel=2)
     return tuple(found)
 
 
@@ -152,7 +154,7 @@ def _story_of(scene: str, hope: Hope, name: str) -> Story:
     least, frame = (_SHORTEST, _FRAME) if _is_latin(scene) else (_SHORTEST_CHINESE, _FRAME_CHINESE)
     kept = [each for each in sentences if len(each) >= least and not (LEAKS[hope].search(each) or _STAGE.search(each))]
     if len(kept) < 4:
-        raise ValueError(f"sentences of the scene that can be told: {len(kept)}; a story needs four")
+        raise ValueError(f"only {counted(len(kept), 'sentence')} of the scene can be told; a story needs four")
     opening, *rest = kept[:4]
     if name and any(name in each for each in kept[:4]):
         opening = frame.format(name=name) + opening
