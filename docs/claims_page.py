@@ -121,7 +121,7 @@ def _lines(every: Sequence[Paper]) -> Iterator[str]:
     yield ""
     for paper in every:
         yield f"## {_short(paper)}\n"
-        yield f"**{paper.title} claims:** {paper.claims}\n"
+        yield f"**{paper.title}, as we test it:** {paper.claims}\n"
         yield f"| {' | '.join(_HEAD)} |\n|---|---|---|---|"
         for finding in paper.findings:
             yield f"| `{finding.command}` | {finding.verdict} | {finding.seeds} | {finding.found} |"

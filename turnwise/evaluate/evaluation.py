@@ -139,8 +139,8 @@ def remarks(recipe: Recipe, metrics: Mapping[str, float], groups: Sequence[Group
     """What the numbers of an evaluation do not say."""
     tasks = len({group.task_id for group in groups})
     if "eval/tasks" in metrics and tasks < recipe.eval.episodes:
-        there = counted(tasks, "held-out task")
-        yield f"eval.episodes is {recipe.eval.episodes}, and there is no more than {there}; each was played once"
+        there, tries = counted(tasks, "held-out task"), counted(recipe.eval.tries, "time")
+        yield f"eval.episodes is {recipe.eval.episodes}, but the environment has {there}; each was played {tries}"
     if ignored := find_ignored(groups):
         yield explain_ignored(ignored)
 
