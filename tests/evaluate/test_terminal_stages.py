@@ -236,6 +236,8 @@ def test_the_commands_make_and_show_tasks(tmp_path: Path):
     assert "complexity 1" in shown.output
     assert "logs" in shown.output
     assert "solution:" in run.invoke(app, ["tasks", "show", folder, "csv-c1-s0"]).output
+    misspelt = run.invoke(app, ["tasks", "show", folder, "csv-c1"])
+    assert "has no task csv-c1; did you mean csv-c1-s0?" in " ".join(misspelt.output.split())
     assert "begun with tries 1" in run.invoke(app, made).output
     assert "from 1 to 6" in run.invoke(app, [*made, "--complexities", "7"]).output
     assert "add --model NAME" in run.invoke(app, [*made[:-1], f"{folder}2", "--solver", "http://127.0.0.1:9/v1"]).output

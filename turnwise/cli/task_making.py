@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -92,6 +93,9 @@ def show(
         from turnwise.evaluate.terminal_stages import STAGES, read_log
 
         if name is not None:
+            if not (folder / name).is_dir():
+                close = get_close_matches(name, [each.parent.name for each in folder.glob("*/task.json")], n=1)
+                raise ValueError(f"{folder} has no task {name}{f'; did you mean {close[0]}?' if close else ''}")
             task = read_task(folder / name)
             for title, text in (
                 ("task", task.instruction),
