@@ -95,6 +95,13 @@ def load(place: str) -> Any:
     return getattr(import_module(module), name)
 
 
+def anywhere(place: str) -> str:
+    """The same place for a process in another folder: a file by its whole path."""
+    file, _, name = place.rpartition(":")
+    found = find_file(file) if is_file_place(place) else None
+    return place if found is None else f"{found}:{name}"
+
+
 def find_file(name: str) -> Path | None:
     """A file of Python: where the program runs, in a folder of `look_in`, or on the path that another process gave."""
     places = [Path(name).expanduser(), *(Path(folder) / name for folder in dict.fromkeys((*_folders, *sys.path)))]

@@ -22,6 +22,7 @@ from tests.rollout.reference_engine import PlainEngine
 from turnwise.dialects.dialect import Said
 from turnwise.engine.contract import Completion, Finish, SamplingParams
 from turnwise.envs import Env
+from turnwise.envs.faults import fault_of
 from turnwise.gateway.agent_run import AgentRun
 from turnwise.gateway.agent_session import AgentSession, Ended
 from turnwise.gateway.gateway_server import Gateway
@@ -310,7 +311,7 @@ async def _tell(program: LossyProgram, session: AgentSession) -> None:
     try:
         session.end(Ended(value=await program.run()))
     except Exception as error:
-        session.end(Ended(error=error))
+        session.end(Ended(error=fault_of(error)))
 
 
 @dataclass(frozen=True, kw_only=True)

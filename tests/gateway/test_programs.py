@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import select
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gateway.killed_trainer import assert_ends_with_its_starter
 from tests.gateway.raw_client import chat
 from tests.gateway.served_agent import Sayer, play, play_with
 from turnwise.envs import make
@@ -248,17 +247,4 @@ time.sleep(600)
 
 def test_a_command_ends_with_a_trainer_that_is_killed(tmp_path):
     held = tmp_path / "held"
-    os.mkfifo(held)
-    root = str(Path(__file__).parents[2])
-    starter = subprocess.Popen(
-        [sys.executable, "-c", STARTER, str(held)], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": root}
-    )
-    with held.open("rb") as reader:  # opens once a command holds the other end
-        assert starter.stdout is not None
-        assert starter.stdout.readline() == b"started\n"
-        starter.kill()
-        starter.wait(60)
-        ready, _, _ = select.select([reader], [], [], 60)
-        assert ready, "a command outlived the process that had started it"
-        assert reader.read() == b""  # all ends are closed, those of its children too
-    starter.stdout.close()
+    assert_ends_with_its_starter(STARTER, str(held), held=held)

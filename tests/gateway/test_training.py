@@ -124,7 +124,7 @@ def test_what_calls_ask_for_in_vain_is_said_once_in_a_run_and_in_an_evaluation(t
     saved = turnwise("eval", "run", "--episodes", "9", "--save", "a.json", "--show", "1")
     assert saved.exit_code == 0, saved.output
     assert said in saved.stderr
-    assert "eval.episodes is 9, but the environment has 1 held-out task; each was played 1 time" in saved.stderr
+    assert "eval.episodes is 9, but the environment has 1 held-out task; each was played once" in saved.stderr
     assert "saved to a.json" in saved.stderr
     shown = saved.stdout[: saved.stdout.index("held-out  ")]
     assert shown.count("reward 1") == 2  # of the turn and of the episode, and no third time as an observation

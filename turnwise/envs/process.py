@@ -30,9 +30,9 @@ from turnwise.envs.foreign import adapted
 from turnwise.envs.registry import EnvSpec, add, check, check_arguments, find, make
 from turnwise.envs.wrappers.named import Choice, check_wrappers, wrap
 
-_STOP = b""
+STOP = b""
 _STOP_SECONDS = 1.0
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from turnwise.envs.process import serve; serve({descriptor})"
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve({descriptor})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,21 +68,31 @@ class EnvSource:
         return wrap(env, self.wrappers)
 
 
+def start_interpreter(module: str) -> tuple[subprocess.Popen[bytes], Connection]:
+    """A bare interpreter that finds the modules this one finds and runs `serve(descriptor)` of the named one."""
+    ours, theirs = socket.socketpair()
+    program = _PROGRAM.format(path=search_path(), module=module, descriptor=theirs.fileno())
+    with theirs:
+        # Its own session: Ctrl-C in the terminal is ours to handle, and killing it kills its children too.
+        process = subprocess.Popen(
+            [sys.executable, "-c", program],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    return process, Connection(ours.detach())
+
+
+def search_path() -> list[str]:
+    """Where this interpreter looks for modules, for one that may run in another folder."""
+    return [os.path.abspath(entry) for entry in sys.path]
+
+
 class WorkerProcess:
     """One worker as seen from here. Calls block; the owner runs them in a thread and kills the worker if it hangs."""
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        program = _PROGRAM.format(path=[os.path.abspath(entry) for entry in sys.path], descriptor=theirs.fileno())
-        with theirs:
-            # Its own session: Ctrl-C in the terminal is ours to handle, and killing it kills its children too.
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", program],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self._connection = Connection(ours.detach())
+        self._process, self._connection = start_interpreter(__name__)
 
     @property
     def pid(self) -> int:
@@ -131,7 +141,7 @@ class WorkerProcess:
     def ask_to_stop(self) -> None:
         """Tell the worker to stop, without waiting."""
         with suppress(OSError):
-            self._connection.send_bytes(_STOP)
+            self._connection.send_bytes(STOP)
 
     def stop(self) -> None:
         """Stop the worker, kill it if needed, and wait for it."""
@@ -161,7 +171,7 @@ def serve(descriptor: int) -> None:
     """The worker's main loop: answer requests until told to stop or until the other side is gone."""
     connection, env = Connection(descriptor), Env()
     with asyncio.Runner() as runner:
-        while (request := _receive(connection)) != _STOP:
+        while (request := receive(connection)) != STOP:
             try:
                 kind, *content = pickle.loads(request)
                 if kind == "build":
@@ -184,11 +194,12 @@ def _read_reply(reply: bytes) -> tuple[Any, str, str]:
     return answer, str(error), str(trace)
 
 
-def _receive(connection: Connection) -> bytes:
+def receive(connection: Connection) -> bytes:
+    """The next message; `STOP` once the other side is gone."""
     try:
         return connection.recv_bytes()
     except (EOFError, OSError):
-        return _STOP
+        return STOP
 
 
 def _build(spec: EnvSpec | None, source: EnvSource) -> Env:

@@ -11,20 +11,22 @@ import copy
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from turnwise.dialects.dialect import Asked, Said, canonical
 from turnwise.dialects.model_call import ModelCall, answer_of
 from turnwise.envs.base import Env, Execution, Info, Reset, Step
-from turnwise.envs.faults import EpisodeError, describe, trace_of
+from turnwise.envs.faults import EpisodeError
 from turnwise.envs.task_lists import HeldOutTasks, TaskList, TaskSource
 from turnwise.gateway.agent_session import AgentSession, Ended
 from turnwise.gateway.gateway_server import gateway
-from turnwise.gateway.programs import Address, ProgramOutcome, RunningCommand, RunningFunction
+from turnwise.gateway.program_host import HostedProgram
+from turnwise.gateway.programs import Address, ProgramOutcome, RunningCommand, RunningFunction, Tell
 from turnwise.outside import load
 from turnwise.tools.formats import write_call
 
 Program = Callable[..., Any]
+RunningProgram = RunningFunction | HostedProgram | RunningCommand
 
 
 class AgentRun(Env):
@@ -53,11 +55,13 @@ class AgentRun(Env):
         super().__init__(split=split)
         if bool(program) == bool(command):
             raise ValueError("give a program (my_agent.py:run) or a command (python my_agent.py), and not both")
-        self._program = load(program) if isinstance(program, str) and program else cast("Program", program)
-        self._command, self._patience, self._crash_reward = command, patience, crash_reward
+        if isinstance(program, str) and program:
+            load(program)  # what is wrong with it is said before it is played
+        self._program, self._command = program, command
+        self._patience, self._crash_reward = patience, crash_reward
         self.tasks = None if tasks is None else TaskList.of(tasks, split=split, held_out=held_out).rows
         self._session: AgentSession | None = None
-        self._running: RunningFunction | RunningCommand | None = None
+        self._running: RunningProgram | None = None
         self._call: ModelCall | None = None
 
     def list_tasks(self) -> list[dict[str, Any]] | None:
@@ -74,9 +78,15 @@ class AgentRun(Env):
         server, self._session = gateway(), AgentSession()
         server.open(self._session)
         address = Address(origin=server.origin, api_key=self._session.key)
-        kind, what = (RunningCommand, self._command) if self._command else (RunningFunction, self._program)
-        self._running = kind(what, copy.deepcopy(task), address, self._session.end)  # pyright: ignore[reportArgumentType]
+        self._running = self._start(copy.deepcopy(task), address, self._session.end)
         return _in_loop(self._begin(task))
+
+    def _start(self, task: Any, address: Address, tell: Tell) -> RunningProgram:
+        if self._command:
+            return RunningCommand(self._command, task, address, tell)
+        if isinstance(self._program, str):
+            return HostedProgram(self._program, task, address, tell)
+        return RunningFunction(self._program, task, address, tell)  # what has no name cannot be found elsewhere
 
     def step(self, action: str) -> Awaitable[Step]:
         """Answer the open call; the next call is the observation, the end of the program the end of the episode."""
@@ -113,7 +123,7 @@ class AgentRun(Env):
             observation, info = self._show(event)
             return observation, {**info, "task": task}
         if event.error is not None:
-            raise _crash(event.error)
+            raise event.error
         raise EpisodeError("the program ended without a call to the model; is its client's base_url the given one?")
 
     async def _follow(self, following: Future[ModelCall | Ended], *, valid: bool) -> Step:
@@ -144,9 +154,9 @@ class AgentRun(Env):
         info: Info = {"valid": valid, "retried_calls": self._session.retries, **self._ignored()}
         if ended.error is not None:
             if self._crash_reward is None:
-                raise _crash(ended.error)
-            said = describe(ended.error)
-            return f"crashed: {said}", self._crash_reward, True, False, {**info, "success": False, "crash": said}
+                raise ended.error
+            said = str(ended.error)
+            return said, self._crash_reward, True, False, {**info, "success": False, "crash": said}
         outcome = ProgramOutcome.of(ended.value)
         info |= {} if outcome.success is None else {"success": outcome.success}
         info |= {} if outcome.parts is None else {"reward_parts": dict(outcome.parts)}
@@ -171,12 +181,6 @@ def _state_key(asked: Asked) -> str:
     """Equal conversations are equal states."""
     said = repr([canonical(message) for message in asked.messages])
     return hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def _crash(error: BaseException) -> EpisodeError:
-    if isinstance(error, EpisodeError):
-        return error
-    return EpisodeError(f"the program raised {describe(error)}", trace=trace_of(error))
 
 
 def _in_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:

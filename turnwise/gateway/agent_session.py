@@ -17,6 +17,7 @@ from typing import Any
 from turnwise.dialects.asgi import RefusedError
 from turnwise.dialects.dialect import Answered, Asked
 from turnwise.dialects.model_call import ModelCall
+from turnwise.envs.faults import EpisodeError
 
 MODEL = "policy"
 """The name under which the model is offered; calls may use any."""
@@ -24,10 +25,10 @@ MODEL = "policy"
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The program is over: what it returned, or what it raised."""
+    """The program is over: what it returned, or how it failed."""
 
     value: Any = None
-    error: BaseException | None = None
+    error: EpisodeError | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

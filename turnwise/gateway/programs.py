@@ -18,7 +18,7 @@ from math import isclose
 from numbers import Real
 from typing import Any, BinaryIO
 
-from turnwise.envs.faults import EpisodeError
+from turnwise.envs.faults import EpisodeError, describe, trace_of
 from turnwise.gateway.agent_session import Ended
 from turnwise.keeper import GROUPS
 
@@ -70,13 +70,19 @@ class RunningFunction:
                 value = asyncio.run(self._wait(value))
             self._tell(Ended(value=value))
         except BaseException as error:  # the edge: anything that the program raises ends its own episode
-            self._tell(Ended(error=error))
+            self._tell(Ended(error=_crash(error)))
 
     async def _wait(self, value: Any) -> Any:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
         if self._stopped:
             raise asyncio.CancelledError
         return await value
+
+
+def _crash(error: BaseException) -> EpisodeError:
+    if isinstance(error, EpisodeError):
+        return error
+    return EpisodeError(f"the program raised {describe(error)}", trace=trace_of(error))
 
 
 class RunningCommand:
