@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import Any
+
+from turnwise.doorkeeping import listen
 
 LOOPBACK = "127.0.0.1"
 _BACKLOG = 4096
@@ -31,7 +32,7 @@ class ServerThread:
     def __init__(self, application: Application, *, name: str) -> None:
         import uvicorn
 
-        self._listener = socket.create_server((LOOPBACK, 0), backlog=_BACKLOG)
+        self._listener = listen(LOOPBACK, 0, waiting=_BACKLOG)
         self.port: int = self._listener.getsockname()[1]
         self._started, self._failure = threading.Event(), None
         self._server = uvicorn.Server(
