@@ -29,10 +29,11 @@ from turnwise.runs.loggers import Loggers
 from turnwise.sources.imitation import Imitation
 from turnwise.sources.judged import Jury
 from turnwise.sources.making import make_source
-from turnwise.sources.rollout_metrics import explain_ignored, find_ignored, find_traceback
+from turnwise.sources.rollout_metrics import explain_ignored, find_ignored, find_traceback, require_room
 from turnwise.sources.source import Source
 from turnwise.train.casting import make_cast, make_player
 from turnwise.train.exchange import Exchange
+from turnwise.train.garbage import loaded_objects_set_aside
 from turnwise.train.held_out import HeldOut
 from turnwise.train.interrupts import Interrupts
 from turnwise.train.league import League
@@ -92,7 +93,7 @@ class Trainer:
 
     def run(self) -> dict[str, Any]:
         """Train to the last step, or until the user or the guard stops it; returns a summary."""
-        with Interrupts(self.console.note if self.ranks.size == 1 else None) as interrupts:
+        with Interrupts(self.console.note if self.ranks.size == 1 else None) as interrupts, loaded_objects_set_aside():
             try:
                 if self.progress.step == 0:
                     self.league.begin(self.progress)
@@ -116,6 +117,8 @@ class Trainer:
         self.console.phase("playing")
         with watch.timing("rollout"):
             groups = self.source.groups(step)
+        if step == 1:
+            require_room(groups, self.recipe.env.id, self.recipe.rollout.context)
         playing = self.player.busy_seconds - busy
         with watch.timing("record"):
             self._write_groups(step, groups)
