@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from pydantic import ValidationError
 
 from tests.ops.batches import random_case
-from turnwise.algorithm import PRESETS, Algorithm, Credit, Need, compute_credit, load, preset, resolve
+from turnwise.algorithm import AXES, PRESETS, Algorithm, Credit, Need, compute_credit, load, preset, resolve
 from turnwise.batch import TokenBatch
 
 PROMISED = {
@@ -207,12 +209,13 @@ def test_a_mistake_is_one_message_that_names_the_axis(choices: Mapping[str, Any]
 
 REFUSALS: list[tuple[str, Mapping[str, Any], str]] = [
     ("grpo", {"sampling": "plain"}, r"advantage=group-mean .* set sampling to \{kind: group"),
-    ("ppo", {"normalizer": "group-std"}, r"normalizer=group-std .*sampling"),
-    (
-        "ppo",
-        {"normalizer": "group-std", "sampling": "group"},
-        "normalizer=group-std divides a group comparison, not gae",
-    ),
+    ("ppo", {"normalizer": "group-std"}, "normalizer=group-std divides a group comparison, not gae"),
+    ("dpo", {"advantage": "gae"}, "advantage=gae is never read by surrogate=dpo; set advantage to none$"),
+    ("ppo", {"surrogate": "nll"}, r"set advantage to none\n.*set normalizer to none\n.*set critic\.level to none$"),
+    ("superhf", {"scale": "clip-bias"}, "scale=clip-bias needs a surrogate that clips, not nll"),
+    ("dpo", {"advantage": "gae", "critic": {"level": "token"}}, r"set advantage to none\n.*set critic\.level to none$"),
+    ("ppo", {"advantage": "none"}, "surrogate=ppo-clip needs an advantage; set advantage to gae$"),
+    ("grpo", {"advantage": "none"}, "surrogate=ppo-clip needs an advantage; set advantage to group-mean$"),
     ("gigpo", {"normalizer": "group-std"}, "divide a second time"),
     ("ppo", {"critic": {"level": "none"}}, r"advantage=gae .* set critic\.level to token"),
     ("ppo", {"critic": {"level": "turn"}}, r"advantage=gae .* set critic\.level to token"),
@@ -233,10 +236,43 @@ def test_an_impossible_row_is_refused_with_axis_and_fix(name: str, changes: Mapp
         resolve(preset(name).override(changes))
 
 
+FIX = re.compile(r"set ([\w.]+) to ([\w-]+|\{[^}]*\})")
+LISTS = ("filters", "reward", "regularizers", "value_loss")
+"""Axes with several parts, and the one that is part of the critic."""
+ONE_CHOICE: list[dict[str, Any]] = [
+    *({axis: kind} for axis in AXES if axis not in LISTS for kind in AXES[axis]),
+    *({"critic": {"level": level}} for level in ("none", "token", "turn")),
+]
+
+
+def refusal_of(row: Algorithm) -> str:
+    try:
+        resolve(row)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_fixes_of_a_refusal_do_not_undo_each_other(name: str) -> None:
+    changed = [preset(name).override(change) for change in ONE_CHOICE]
+    refused = [row for row in changed if refusal_of(row)]
+    assert refused
+    for row in refused:
+        mended = row
+        for key, value in FIX.findall(refusal_of(row)):
+            axis, _, option = key.partition(".")
+            choice = yaml.safe_load(value)
+            mended = mended.override({axis: {option: choice} if option else choice})
+        assert refusal_of(mended) == "", refusal_of(row)
+
+
 WARNINGS: list[tuple[str, Mapping[str, Any], str]] = [
     ("turn-ppo", {}, "advantage=gae is finer than ratio=turn"),
     ("gspo", {"surrogate": {"high": 0.2}}, "hardly ever binds"),
     ("turn-ppo", {"ratio": {"pooling": "sum"}}, "multiplies token ratios"),
+    ("reinforce", {"surrogate": "nll"}, "advantage=return-to-go is never read by surrogate=nll"),
+    ("dpo", {"ratio": "turn"}, "ratio=turn is never read by surrogate=dpo; set ratio to token"),
     ("reinforce", {"epochs": 2}, "wrong after the first update"),
     ("ppo", {"max_lag": 2}, "leaves stale turns uncorrected"),
     ("st-ppo", {"minibatches": 1}, "does nothing with one update"),

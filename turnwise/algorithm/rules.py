@@ -10,8 +10,10 @@ from collections.abc import Iterator
 
 from turnwise.algorithm.parts import facts, function_of, is_silent
 from turnwise.algorithm.row import Algorithm
-from turnwise.ops.facts import Need, Trait, objections
+from turnwise.ops.facts import Fact, Need, Trait, objections
 from turnwise.outside import is_unread
+
+_VALUES = frozenset({Need.TOKEN_VALUES, Need.TURN_VALUES})
 
 
 def resolve(row: Algorithm) -> list[str]:
@@ -20,7 +22,8 @@ def resolve(row: Algorithm) -> list[str]:
     refusals += [*_reward_refusals(row), *_sampling_refusals(row)]
     if refusals:
         raise ValueError(f"algorithm {row.name!r}: " + "\n".join(refusals))
-    return [*_reward_warnings(row), *_gradient_warnings(row), *_staleness_warnings(row), *_of_parts(row, fatal=False)]
+    warnings = [*_reward_warnings(row), *_credit_warnings(row), *_gradient_warnings(row), *_staleness_warnings(row)]
+    return [*warnings, *_of_parts(row, fatal=False)]
 
 
 def _of_parts(row: Algorithm, *, fatal: bool) -> Iterator[str]:
@@ -31,30 +34,61 @@ def _of_parts(row: Algorithm, *, fatal: bool) -> Iterator[str]:
                 yield f"{axis}.{part.kind}: {text}"
 
 
+def _lacks_advantage(row: Algorithm) -> bool:
+    return Trait.NEUTRAL in row.facts("advantage") and Need.ADVANTAGE in row.needs
+
+
+def _wastes_advantage(row: Algorithm) -> bool:
+    """Whether nothing reads the advantage; parts that declare nothing might."""
+    readers = [(axis, part) for axis, part in row.parts() if axis in ("surrogate", "weights", "regularizers")]
+    unread = Need.ADVANTAGE not in row.needs and not any(is_silent(axis, part) for axis, part in readers)
+    return unread and Trait.NEUTRAL not in row.facts("advantage")
+
+
+def _wastes_critic(row: Algorithm) -> bool:
+    """Whether a critic learns, or would have to, for an advantage that nothing reads."""
+    return _wastes_advantage(row) and (row.needs_critic or not _VALUES.isdisjoint(row.facts("advantage")))
+
+
 def _credit_refusals(row: Algorithm) -> Iterator[str]:
-    advantage, normalizer = row.facts("advantage"), row.facts("normalizer")
-    silent = is_silent("advantage", row.advantage)  # then nothing is known about it
-    if Trait.NEUTRAL in advantage:
-        if Need.ADVANTAGE in row.needs:
-            yield f"surrogate={row.surrogate.kind} needs an advantage; set advantage, to gae or group-mean for instance"
-        if Trait.NEUTRAL not in normalizer:
+    if _lacks_advantage(row):  # what else does not fit may fit the one that is chosen
+        yield f"surrogate={row.surrogate.kind} needs an advantage; set advantage to {_fitting_advantage(row)}"
+        return
+    wasted = _wastes_critic(row)
+    if wasted:
+        yield f"{_never_read(row)}; set advantage to none"
+    if wasted or Trait.NEUTRAL in row.facts("advantage"):
+        if Trait.NEUTRAL not in row.facts("normalizer"):
             yield f"normalizer={row.normalizer.kind} has no advantage to normalise; set normalizer to none"
         return
-    for axis, chosen, said in (("advantage", row.advantage, advantage), ("normalizer", row.normalizer, normalizer)):
-        if Need.GROUPS in said and Trait.MAKES_GROUPS not in row.facts("sampling"):
-            yield f"{axis}={chosen.kind} compares tries at the same task; set sampling to {{kind: group, size: 8}}"
-            break
-    if Need.GROUPS in normalizer and Need.GROUPS not in advantage and not silent:
-        yield (
-            f"normalizer={row.normalizer.kind} divides a group comparison, not {row.advantage.kind}; "
-            "set advantage to group-mean"
-        )
-    if Trait.DIVIDES_BY_SPREAD in advantage and Trait.DIVIDES_BY_SPREAD in normalizer:
-        yield (f"normalizer={row.normalizer.kind} would divide a second time; set it to none or advantage.std to false")
+    yield from _normalizer_refusals(row)
+
+
+def _never_read(row: Algorithm) -> str:
+    return f"advantage={row.advantage.kind} is never read by surrogate={row.surrogate.kind}"
+
+
+def _fitting_advantage(row: Algorithm) -> str:
+    by_critic = {"token": "gae", "turn": "turn-gae"}
+    without = "group-mean" if Trait.MAKES_GROUPS in row.facts("sampling") else "return-to-go"
+    return by_critic.get(row.critic.level, without)
+
+
+def _normalizer_refusals(row: Algorithm) -> Iterator[str]:
+    """An advantage that the normaliser does not fit. The advantage is the larger choice, so the normaliser follows."""
+    kind, advantage, normalizer = row.normalizer.kind, row.facts("advantage"), row.facts("normalizer")
+    silent = is_silent("advantage", row.advantage)  # then nothing is known about it
+    if Need.GROUPS in normalizer - advantage and not silent:
+        yield f"normalizer={kind} divides a group comparison, not {row.advantage.kind}; set normalizer to batch-tokens"
+    elif Need.GROUPS in advantage | normalizer and Trait.MAKES_GROUPS not in row.facts("sampling"):
+        chosen = f"advantage={row.advantage.kind}" if Need.GROUPS in advantage else f"normalizer={kind}"
+        yield f"{chosen} compares tries at the same task; set sampling to {{kind: group, size: 8}}"
+    if Trait.DIVIDES_BY_SPREAD in advantage & normalizer:
+        yield f"normalizer={kind} would divide a second time; set normalizer to none, or advantage.std to false"
     if Need.TURN_ADVANTAGES in normalizer and Trait.SAME_IN_TURN not in advantage and not silent:
         yield (
-            f"normalizer={row.normalizer.kind} needs one advantage per turn; {row.advantage.kind} gives one per token: "
-            "use batch-tokens"
+            f"normalizer={kind} needs one advantage per turn, and {row.advantage.kind} gives one per token; "
+            "set normalizer to batch-tokens"
         )
 
 
@@ -72,14 +106,15 @@ def _reward_warnings(row: Algorithm) -> Iterator[str]:
 
 def _value_refusals(row: Algorithm) -> Iterator[str]:
     chosen, level = row.advantage.kind, row.critic.level
-    needs = row.facts("advantage")
+    if _lacks_advantage(row):
+        return  # the advantage that is missing may read the critic
+    needs = frozenset[Fact]() if _wastes_critic(row) else row.facts("advantage")
     if Need.TOKEN_VALUES in needs and level != "token":
         yield f"advantage={chosen} reads a value for every token; set critic.level to token"
     if Need.TURN_VALUES in needs and level == "none":
         yield f"advantage={chosen} reads a value for every turn; set critic.level to turn"
-    unread = needs.isdisjoint({Need.TOKEN_VALUES, Need.TURN_VALUES}) and not is_silent("advantage", row.advantage)
-    if level != "none" and unread:
-        yield f"critic.level={level} learns values that advantage={chosen} never reads; set critic.level to none"
+    if level != "none" and needs.isdisjoint(_VALUES) and not is_silent("advantage", row.advantage):
+        yield f"critic.level={level} learns values that no part reads; set critic.level to none"
 
 
 def _loss_refusals(row: Algorithm) -> Iterator[str]:
@@ -106,6 +141,14 @@ def _sampling_refusals(row: Algorithm) -> Iterator[str]:
                 f"extrapolate={row.extrapolate.kind} samples from a mixture, of which only log-probs are known, and "
                 f"{axis}={part.kind} needs more; set extrapolate to none"
             )
+
+
+def _credit_warnings(row: Algorithm) -> Iterator[str]:
+    if _wastes_advantage(row):
+        yield f"{_never_read(row)}, so it changes nothing; set advantage to none, or choose another surrogate"
+    usual = Algorithm.model_fields["ratio"].default.kind
+    if row.ratio.kind != usual and Need.RATIO not in row.needs and not is_silent("surrogate", row.surrogate):
+        yield f"ratio={row.ratio.kind} is never read by surrogate={row.surrogate.kind}; set ratio to {usual}"
 
 
 def _gradient_warnings(row: Algorithm) -> Iterator[str]:

@@ -118,6 +118,7 @@ def rover(batch: TokenBatch, scores: Scores, ratios: Ratios, *, rho: Positive = 
     return Terms(objective=links.put(-(value_M - target_M.detach()).square()))
 
 
+@declares()  # that it needs nothing
 def negative_log_likelihood(batch: TokenBatch, scores: Scores, ratios: Ratios) -> Terms:
     """Imitate the sampled tokens, whatever they earned.
 
