@@ -1,5 +1,7 @@
 """Claims as files: the shipped one says what it must, and mistakes are named."""
 
+from itertools import pairwise
+
 import pytest
 from typer.testing import CliRunner
 
@@ -130,8 +132,15 @@ def test_mistakes_in_a_claim_are_named(tmp_path, before, after, message):
 def test_without_a_paper_the_command_lists_them():
     answer = CliRunner().invoke(app, ["reproduce"])
     assert answer.exit_code == 0
-    assert [line.split()[0] for line in answer.output.splitlines()] == shipped_claims()
-    assert "ST-PPO (arXiv 2511.20718); scales cpu, " in answer.output
+    lines = answer.output.splitlines()
+    papers = [(line, about) for line, about in pairwise(lines) if about.startswith(" ")]
+    assert [line.split()[0] for line, _ in papers] == shipped_claims()
+    indents = {len(about) - len(about.lstrip()) for _, about in papers}
+    assert len(indents) == 1  # a long name moves no column
+    (indent,) = indents
+    assert all(len(line[indent:].split()) > 5 for line, _ in papers)  # each says what the paper claims
+    assert "ST-PPO (arXiv 2511.20718); runs by scale: cpu 333, " in answer.output
+    assert "Dhumbal (arXiv 2510.11736); runs by scale: cpu 54, " in answer.output
 
 
 def test_unknown_papers_and_scales_are_named():

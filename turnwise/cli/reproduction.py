@@ -44,16 +44,15 @@ def reproduce(
 ) -> None:
     """Run the study of a paper's claim and say whether it holds. Call it again to continue."""
     with one_message():
-        from turnwise.reproduce.claim import load_claim, shipped_claims
+        if not paper:
+            _list_papers()
+            return
+        from turnwise.reproduce.claim import load_claim
         from turnwise.reproduce.claim_study import RESULTS, Study
         from turnwise.reproduce.conclusion import VERDICT
         from turnwise.reproduce.table_claim import load_table_claim
         from turnwise.reproduce.table_study import TableStudy
 
-        if not paper:
-            for claim in (load_table_claim(name) or load_claim(name) for name in shipped_claims()):
-                typer.echo(f"{claim.folder.name:<10} {claim.paper}; scales {', '.join(claim.scales)}")
-            return
         tables = load_table_claim(paper)
         claim = tables or load_claim(paper)
         name = f"{scale}-quick" if quick else scale
@@ -80,6 +79,27 @@ def reproduce(
     if quick:
         typer.echo("This is a first look on few seeds; do not cite it.")
     raise typer.Exit(1 if faults else 0)
+
+
+def _list_papers() -> None:
+    """Every paper with its claim in a few words, and how many runs each scale takes."""
+    from turnwise.reproduce.claim import load_claim, shipped_claims
+    from turnwise.reproduce.plan import study_runs
+    from turnwise.reproduce.table_claim import TableClaim, load_table_claim
+    from turnwise.reproduce.table_study import table_runs
+
+    width = max(map(len, shipped_claims())) + 2
+    for name in shipped_claims():
+        claim = load_table_claim(name) or load_claim(name)
+        if isinstance(claim, TableClaim):
+            runs = {scale: len(table_runs(claim, each)) for scale, each in claim.scales.items()}
+        else:
+            runs = {scale: len(study_runs(each)) for scale, each in claim.scales.items()}
+        typer.echo(f"{name:<{width}}{claim.short}")
+        scales = ", ".join(f"{scale} {count}" for scale, count in runs.items())
+        typer.echo(f"{'':<{width}}{claim.paper}; runs by scale: {scales}")
+    typer.echo("These are the papers' claims; what we found, with seeds, is in docs/claims.md.")
+    typer.echo("A first look with few runs: turnwise reproduce NAME --quick")
 
 
 def _table(findings: list[Judgement]) -> Table:

@@ -151,6 +151,8 @@ class Claim(ClaimSection):
 
     folder: Path
     paper: str
+    short: str = ""
+    """The claim in a few words, for lists."""
     text: str
     arms: dict[str, ArmChoice]
     controls: list[str] = []

@@ -51,6 +51,8 @@ class TableClaim(ClaimSection):
 
     folder: Path
     paper: str
+    short: str = ""
+    """The claim in a few words, for lists."""
     text: str
     tables: dict[str, TableChoice]
     criteria: list[Criterion] = Field(min_length=1)

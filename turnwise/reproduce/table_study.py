@@ -15,7 +15,7 @@ from turnwise.envs.cards.dhumbal_heuristics import CardPlayer
 from turnwise.envs.cards.dhumbal_players import make_player
 from turnwise.envs.cards.dhumbal_table import play_table
 from turnwise.evaluate.player_statistics import compare_players
-from turnwise.reproduce.table_claim import PlayerChoice, TableChoice, TableClaim
+from turnwise.reproduce.table_claim import PlayerChoice, TableChoice, TableClaim, TableScale
 from turnwise.reproduce.table_verdict import conclude_tables
 from turnwise.reproduce.verdict import Judgement
 from turnwise.runs.disk import write_whole
@@ -75,6 +75,16 @@ class TableQueue:
         return iter([run.name for run in self._runs])
 
 
+def table_runs(claim: TableClaim, scale: TableScale) -> list[TableRun]:
+    """All tables that a scale plays: each of one seed before the next seed."""
+    tables = {name: claim.tables[name] for name in scale.tables or claim.tables}
+    return [
+        TableRun(table=name, seed=seed, choice=choice, rounds=choice.rounds or scale.rounds)
+        for seed in range(scale.first_seed, scale.first_seed + scale.seeds)
+        for name, choice in tables.items()
+    ]
+
+
 class TableStudy:
     """A claim about tables at one scale in one folder, used like `Study`."""
 
@@ -84,13 +94,7 @@ class TableStudy:
         if settings:
             raise ValueError(f"{next(iter(settings))} cannot be set: the tables are fixed; write your own claim.yaml")
         self.claim, self.scale, self.output = claim, claim.scale(scale), output
-        seeds = range(self.scale.first_seed, self.scale.first_seed + self.scale.seeds)
-        tables = {name: claim.tables[name] for name in self.scale.tables or claim.tables}
-        self.runs = [
-            TableRun(table=name, seed=seed, choice=choice, rounds=choice.rounds or self.scale.rounds)
-            for seed in seeds
-            for name, choice in tables.items()
-        ]
+        self.runs = table_runs(claim, self.scale)
 
     def run(self, *, jobs: int, report: Callable[[str], None], minutes: float | None = None) -> dict[str, str]:
         """Play what is missing; returns what went wrong. After `minutes` no new table starts."""
