@@ -1,6 +1,7 @@
 """The command line, run as a user runs it: in a process of its own."""
 
 import io
+import json
 import os
 import pty
 import signal
@@ -100,7 +101,11 @@ def test_a_class_in_the_users_folder_can_be_checked_and_played(tmp_path):
     assert (checked.returncode, checked.stdout.splitlines()[-1]) == (0, "coins:Coin: fit for training")
     assert "[reward 1]" in turnwise("play", "coins:Coin", cwd=tmp_path, typed="heads, no, tails\n").stdout
     wrong = turnwise("check-env", "coins:Dice", cwd=tmp_path)
-    assert (wrong.returncode, "cannot import coins:Dice" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "the module coins has no Dice" in wrong.stderr) == (2, True)
+    assert "did you mean coins:Coin?" in turnwise("play", "coins:Coins", cwd=tmp_path).stderr
+    assert "there is no module coin, which coin:Coin names; did you mean coins:Coin?" in (
+        turnwise("play", "coin:Coin", cwd=tmp_path).stderr
+    )
 
 
 def test_kinds_and_options_meet_in_any_order():
@@ -161,6 +166,7 @@ def test_commands_about_environments_never_import_torch():
         (["train", "recipes/serch-nano.yaml"], 2),
         (["report", "runs/nowhere"], 2),
         (["eval", "runs/nowhere"], 2),
+        (["eval", "oracle"], 2),
     ],
 )
 def test_lists_and_answers_to_typos_wait_for_neither_torch_nor_transformers(arguments, code):
@@ -172,6 +178,14 @@ def test_lists_and_answers_to_typos_wait_for_neither_torch_nor_transformers(argu
     command = [sys.executable, "-c", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == f"{code} []"
+
+
+def test_a_report_of_saved_evaluations_names_the_option_for_them(tmp_path):
+    (tmp_path / "before.json").write_text("{}")
+    result = CliRunner().invoke(app, ["report", str(tmp_path / "before.json")])
+    assert result.exit_code == 2
+    assert f"turnwise report RUN --eval {tmp_path / 'before.json'}" in result.stderr
+    assert "turnwise compare-evals" in result.stderr
 
 
 def test_the_needs_that_are_listed_are_those_of_the_whole_rows():
@@ -198,7 +212,7 @@ def test_check_env_says_fit_or_names_the_defect_and_exits_with_one():
         (["check-env", "game/hanoi-easy", "split"], "cannot read 'split'; write arguments as key=value"),
         (["check-env", "game/hanoi-easy", "split=x"], "unknown split 'x'; choose one of train, validation, test"),
         (["play", "game/hanoy-easy"], "unknown environment 'game/hanoy-easy': did you mean game/hanoi-easy"),
-        (["play", "game/hanoi-easy", "colour=red"], "unexpected keyword argument 'colour'"),
+        (["play", "game/hanoi-easy", "colour=red"], "unknown option 'colour'; it takes disks"),
         (["explain", "stppo"], "unknown algorithm 'stppo'; did you mean 'st-ppo'?"),
         (["explain", "st-ppo", "surrogate.hihg=1"], "surrogate.ppo-clip: unknown option 'hihg'; did you mean 'high'?"),
         (["explain", "grpo", "sampling=plain"], "advantage=group-mean compares tries at the same task"),
@@ -233,6 +247,21 @@ def test_play_adds_up_the_rewards_of_every_seat():
     play_in_terminal(SoundGame, {}, seed=0, read=lambda prompt: said.append(prompt) or next(lines), write=said.append)
     assert [text for text in said if text.endswith("> ")] == ["first> ", "second> ", "first> "]
     assert said[-1] == "Over (terminated), total reward: first 1, second -1."
+
+
+def test_play_starts_with_the_task_that_is_named_or_counted(tmp_path: Path):
+    rows = [{"name": f"sum-{n}", "question": f"{n} + 1", "answer": str(n + 1), "split": "train"} for n in range(3)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    command = ["play", "tasks/own", f"tasks={tmp_path / 'sums.jsonl'}", "env.rewards=[exact]", "--task"]
+    for task in ("sum-2", "2"):
+        result = turnwise(*command, task, typed="3\n")
+        assert result.stdout.splitlines()[0] == "2 + 1", result.stderr
+        assert "[reward 1]" in result.stdout
+    for task in ("sum-9", "3"):
+        assert f"there is no task {task} in this split; " in (refused := turnwise(*command, task).stderr)
+        assert "a number from 0 to 2" in refused
+    assert "did you mean sum-" in turnwise(*command, "sum-9").stderr
+    assert "has no list of them" in turnwise("play", "game/hanoi-easy", "--task", "1").stderr
 
 
 def test_play_ends_cleanly_at_the_end_of_input():

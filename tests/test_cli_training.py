@@ -12,8 +12,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from tests.report.runs import write_run
 from turnwise.cli import app, watching
 from turnwise.cli.training import new_folder
+from turnwise.envs.task_lists import TaskList
 from turnwise.runs import read_journal
 
 SMALL = [
@@ -62,6 +64,9 @@ def test_train_then_resume_then_evaluate(here):
         evaluated = turnwise("eval", model, "--episodes", "3", "--temperature", "0", "--json")
         assert evaluated.exit_code == 0, evaluated.output
         assert json.loads(evaluated.stdout)["eval/episodes"] == 3
+    first = turnwise("eval", "runs/tiny", "--step", "1", "--episodes", "2")
+    assert "runs/tiny/checkpoints/step_000001" in first.stdout, first.output
+    assert "runs/tiny has no checkpoint of step 7; it has " in turnwise("eval", "runs/tiny", "--step", "7").stderr
     table = turnwise("eval", "nano", *SMALL, "--episodes", "2", "--tries", "2", "--show", "1").stdout
     assert "pass@2" in table
     assert table.count("held-out task") == 1
@@ -116,7 +121,27 @@ def test_nothing_is_overwritten(here):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["eval", "runs"], "runs is not a model: it is a folder of runs: name one of runs/mine"),
+        (["eval", "runs/mime"], "there is no folder runs/mime; did you mean runs/mine?"),
+        (["resume", "runs/mime"], "did you mean runs/mine?"),
+        (
+            ["compare", "runs/mine", "ppo"],
+            "see runs side by side with `turnwise report runs/",
+        ),
+    ],
+)
+def test_what_is_not_the_run_that_was_meant_is_answered_with_it(arguments, message, here):
+    write_run(here / "runs" / "mine", steps=1)
+    result = turnwise(*arguments)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         (["train", "missing.yaml"], "there is no recipe missing.yaml"),
+        (["train", "recipes/own-task.yaml"], "did you mean recipes/own-tasks.yaml?"),
         (["train", "train.stepps=3"], "did you mean train.steps?"),
         (["train", "train.steps=0"], "train.steps is 0"),
         (["train", "steps"], "there is no recipe steps"),
@@ -128,6 +153,9 @@ def test_nothing_is_overwritten(here):
         (["resume", "runs/none"], "runs/none is not a run folder"),
         (["eval", "./none"], "there is no folder ./none"),
         (["eval", "nano", "--env", "search/none"], "unknown environment 'search/none'"),
+        (["eval", "nano", "--step", "3"], "nano is not a run folder, so it has no steps; leave --step out"),
+        (["eval", "oracle"], "oracle has no environment of its own; say where to play, such as --env"),
+        (["test-agent", "random"], "random is a scripted player, not a model; `turnwise eval random --env ENV`"),
     ],
 )
 def test_mistakes_get_one_message_exit_code_two_and_leave_nothing(arguments, message, here):
@@ -224,6 +252,36 @@ def test_eval_says_that_greedy_tries_are_all_the_same(here):
     assert result.stderr.startswith("note: eval.tries=2 at eval.temperature=0 plays the same episode 2 times")
 
 
+def test_eval_counts_the_tasks_that_a_run_was_trained_on(here):
+    rows = [{"question": f"{number} + 1", "answer": str(number + 1)} for number in range(40)]
+    Path("sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = ["env=tasks/own", "env.kwargs.tasks=sums.jsonl", "env.rewards=[exact]"]
+    trained = turnwise("train", *SMALL[1:], *own, "train.steps=1", "--quiet", "--output", "run")
+    assert trained.exit_code == 0, trained.output
+    held_out, half = (len(TaskList.of("sums.jsonl", split="validation", held_out=share).rows) for share in (0.1, 0.5))
+    said = f"note: {half - held_out} of the {half} tasks to play belong to this run's training"
+    assert said in turnwise("eval", "run", "env.kwargs.held_out=0.5", "--episodes", "99").stderr
+    assert "training" not in turnwise("eval", "run", "--episodes", "99").stderr
+    assert "training" not in turnwise("eval", "run", "env.kwargs.held_out=0.05", "--episodes", "99").stderr
+
+
+def test_scripted_players_are_evaluated_like_models(here):
+    where = ["--env", "game/guess-number-easy", "--episodes", "20", "--json"]
+    rows = {name: json.loads(turnwise("eval", name, *where).stdout) for name in ("oracle", "random")}
+    assert rows["oracle"]["eval/success"] == 1.0
+    assert rows["random"]["eval/success"] < 0.9
+    assert rows["random"]["eval/episodes"] == 20
+
+
+def test_a_recipe_that_comes_from_the_package_is_said_to(here):
+    result = turnwise("train", "recipes/search-nano.yaml", "--dry-run")
+    assert result.stderr.startswith("note: there is no recipes/search-nano.yaml here; this is the one that comes with")
+    Path("recipes").mkdir()
+    Path("recipes/search-nano.yaml").write_text("seed: 7")
+    result = turnwise("train", "recipes/search-nano.yaml", "--dry-run")
+    assert (result.stderr, yaml.safe_load(result.stdout)["seed"]) == ("", 7)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -244,10 +302,20 @@ def test_what_cannot_work_is_found_before_the_folder_is_made(settings, words, he
     assert not Path("run").exists()
 
 
-def test_episodes_without_room_for_a_turn_are_put_down_to_the_context(here):
-    result = turnwise("train", *SMALL, "rollout.context=20", "eval.episodes=0", "train.steps=1", "--output", "run")
-    assert "the first prompt fills rollout.context. Raise it." in " ".join(result.stdout.split())
-    assert "max_tokens" not in result.stdout
+@pytest.mark.parametrize("held_out", [0, 2])
+def test_a_run_whose_episodes_have_no_room_for_a_turn_ends_at_once_and_leaves_nothing(held_out, here):
+    settings = [*SMALL, f"eval.episodes={held_out}", "rollout.context=20", "train.steps=9"]
+    result = turnwise("train", *settings, "--output", "run")
+    assert result.exit_code == 2, result.output
+    assert "its first prompt fills rollout.context (20 tokens); raise it" in result.stderr
+    assert "step 1/9" not in result.output
+    assert not Path("run").exists()
+
+
+def test_an_evaluation_without_room_for_a_turn_is_no_success_of_zero(here):
+    result = turnwise("eval", "nano", *SMALL, "rollout.context=20")
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert "no episode of game/guess-number-easy had room for a turn" in result.stderr
 
 
 def test_sft_imitates_the_expert_alone(here):

@@ -1,6 +1,7 @@
 """The screen of a run in its three forms, fed with the rows of a run and with hostile text."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +91,27 @@ def test_everything_but_commands_keeps_to_sixty_columns(form, tmp_path, monkeypa
     else:
         last = screen.text[screen.text.rindex("step success") :].splitlines()
         assert last[0].split() == ["step", "success", "reward", "turns", "clip", "KL", "entropy", "faults"]
+
+
+@pytest.mark.parametrize("form", ["live", "plain"])
+def test_the_share_of_episodes_that_a_limit_ended_is_shown_unless_it_is_zero(form, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = Screen(form, width=80)
+    with screen.console as console:
+        console.started(recipe(), Path("run"))
+        for step, cut in enumerate((0.0, 0.25, 0.0), 1):
+            assert "cut" not in screen.text or step == 3
+            screen.clock.now += 2.0
+            console.step(row(step, **{"rollout/cut": cut}))
+    lines = [line.rsplit("\x1b[2K", 1)[-1] for line in screen.lines]
+    assert max(map(len, lines)) <= 80
+    if form == "plain":
+        assert "step  2/12  success 0.420  cut 0.250  reward  0.500  left    0:20  guard healthy" in lines
+        assert "step  3/12  success 0.430  cut 0.000  reward  0.500  left    0:18  guard healthy" in lines
+    else:
+        last = screen.text[screen.text.rindex("step success") :].splitlines()
+        assert last[0].split() == ["step", "success", "cut", *LABELS[1:], "faults"]
+        assert last[3].split()[:4] == ["2", "0.420", "0.250", "0.500"]
 
 
 def test_a_caveat_and_an_episode_are_shown_once(tmp_path):
@@ -268,3 +290,14 @@ def test_a_run_that_had_nothing_to_learn_from_says_so(tmp_path):
     assert (
         "90% of a step's episodes ran into a limit (rollout.max_turns, rollout.max_tokens or rollout.context)" in line
     )
+
+
+@pytest.mark.parametrize(
+    ("sft", "hint"), [(None, "imitation first (sft)"), ({}, "longer imitation (sft.demonstrations, sft.epochs)")]
+)
+def test_imitation_is_not_advised_to_who_had_it(sft, hint, tmp_path):
+    screen = Screen("plain")
+    screen.console.started(recipe(sft=sft), tmp_path)
+    screen.console.step(row(1, **{"rollout/success": 0.0, "rollout/reward": 0.0}))
+    screen.console.finished({"status": "finished"})
+    assert any(line.endswith(f"Try an easier task, or {hint}.") for line in screen.lines)

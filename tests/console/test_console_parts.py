@@ -43,6 +43,13 @@ def test_a_value_is_written_as_a_command_reads_it(value: object):
     assert parse_settings(words[4:]) == {"env": {"kwargs": {"name": value}}}
 
 
+@pytest.mark.parametrize(("tasks", "more"), [({}, "--episodes 1000"), ({"eval/tasks": 2.0}, "--tries 8")])
+def test_where_all_held_out_tasks_were_played_more_tries_are_proposed(tasks: dict[str, float], more: str):
+    done = load_recipe(None, {"train": {"steps": 1}})
+    progress = RunProgress(steps=1, rows=[row(1)], evaluations=[evaluation(1, 0.5) | tasks])
+    assert f"turnwise eval run {more}" in next_steps(done, Path("run"), progress).plain
+
+
 def test_what_cannot_be_seen_is_escaped_and_lines_stay():
     assert printable("a\r\nb\tc\u00a0d") == "a\nb    c d"
     assert printable("\ud800\x00é中") == r"\ud800\x00é中"
@@ -134,16 +141,19 @@ def test_the_curve_is_as_high_as_its_shares_and_as_wide_as_it_may_be():
 
 
 def test_an_evaluation_shows_measures_that_were_made_and_its_table_the_scores_too():
-    row = {**evaluation(3, 0.5), "eval/kl": 1.25, "eval/kl_low": 1.0, "eval/kl_high": 1.5, "eval/score_true": 0.4375}
+    row = {**evaluation(3, 0.5), "eval/kl": 1.25, "eval/kl_low": 1.0, "eval/kl_high": 1.5}
+    row |= {"eval/score_true": 0.4375, "eval/reward_true": 0.125}
     line = evaluation_line(row).plain
     assert "kl 1.250 [1.000, 1.500]" in line
     assert "meteor" not in line
-    assert "true" not in line
+    assert "reward true 0.125" in line
+    assert "score" not in line
     out = Console(file=io.StringIO(), width=100)
     out.print(evaluation_table({"now": row}))
     assert isinstance(out.file, io.StringIO)
-    assert "true" in out.file.getvalue()
-    assert "0.438" in out.file.getvalue()
+    shown = [line.split() for line in out.file.getvalue().splitlines()]
+    assert ["reward", "true", "0.125"] in shown
+    assert ["score", "true", "0.438"] in shown
 
 
 @pytest.mark.parametrize(

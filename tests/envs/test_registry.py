@@ -81,7 +81,9 @@ def test_ids_are_one_word(env_id):
 
 def test_wrong_arguments_are_answered_with_the_right_ones():
     register("test/room", Room)
-    with pytest.raises(ValueError, match=r"cannot build test/room: .*'room'; it accepts split, name, rooms"):
+    with pytest.raises(
+        ValueError, match=r"cannot build test/room: .*'room'; did you mean rooms[?] It takes split, name, rooms"
+    ):
         make("test/room", room=3)
 
 

@@ -46,13 +46,25 @@ def test_a_file_and_a_list_are_divided_alike_and_completely(tmp_path: Path):
     file = write(tmp_path / "tasks.jsonl", ROWS)
     train, held_out = split("train", file), split("validation", file)
     assert sorted(map(json.dumps, train + held_out)) == sorted(map(json.dumps, ROWS))
-    assert 20 <= len(held_out) <= 60  # 400 × 0.1 = 40, six standard deviations either way is 36
     assert (train, held_out) == (split("train", ROWS), split("validation", ROWS))
-    assert len(split("validation", ROWS, 0.5)) > 160
 
 
-def test_a_row_stays_in_its_split_when_others_are_added():
-    assert split("validation", ROWS[:200]) == [row for row in split("validation", ROWS) if row in ROWS[:200]]
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5])
+@pytest.mark.parametrize("count", [2, 10, 11, 37, 400])
+def test_the_share_that_is_held_out_is_exact(count: int, share: float):
+    held_out = split("validation", ROWS[:count], share)
+    assert len(held_out) == max(1, round(count * share))
+    assert len(split("train", ROWS[:count], share)) == count - len(held_out)
+
+
+def test_the_order_of_rows_does_not_change_their_split():
+    assert split("validation", ROWS[::-1]) == split("validation", ROWS)[::-1]
+
+
+def test_a_row_that_is_added_moves_one_other_at_most():
+    for count in range(2, 60):
+        before, after = ({row["question"] for row in split("validation", ROWS[:n], 0.3)} for n in (count, count + 1))
+        assert len((before ^ after) - {ROWS[count]["question"]}) <= 1
 
 
 def test_a_rows_own_split_wins_and_is_not_part_of_the_task():
@@ -63,8 +75,9 @@ def test_a_rows_own_split_wins_and_is_not_part_of_the_task():
         split("validation", rows)
 
 
-def test_few_rows_still_have_one_held_out():
+def test_few_rows_still_have_one_held_out_and_one_to_train_on():
     assert [len(split(name, ROWS[:3], 0.01)) for name in ("train", "validation")] == [2, 1]
+    assert [len(split(name, ROWS[:3], 0.99)) for name in ("train", "validation")] == [1, 2]
     with pytest.raises(ValueError, match="no task for the split 'validation'"):
         split("validation", ROWS[:1])
 
@@ -100,6 +113,13 @@ def test_a_bad_line_is_named_with_its_fix(tmp_path: Path, line: str, message: st
     file.write_text('{"question": "a"}\n' + line + "\n")
     with pytest.raises(ValueError, match=message):
         TaskList.of(file)
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_file_that_is_one_list_is_named_as_such(tmp_path: Path, indent: int | None):
+    (tmp_path / "tasks.json").write_text(json.dumps(ROWS, indent=indent))
+    with pytest.raises(ValueError, match=r"tasks\.json is one JSON list; write its tasks one per line"):
+        TaskList.of(tmp_path / "tasks.json")
 
 
 @pytest.mark.parametrize(

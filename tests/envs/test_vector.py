@@ -165,7 +165,7 @@ def test_closed_environments_refuse_to_go_on():
 
 @pytest.mark.parametrize(
     ("kwargs", "message"),
-    [({"speed": 3}, "'speed'; it accepts split"), ({"split": "dev"}, "cannot build Count: .*unknown split 'dev'")],
+    [({"speed": 3}, "'speed'; it takes split"), ({"split": "dev"}, "cannot build Count: .*unknown split 'dev'")],
 )
 def test_what_cannot_be_built_raises_at_once_and_leaves_no_thread(kwargs, message):
     before = set(threading.enumerate())

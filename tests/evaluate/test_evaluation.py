@@ -14,9 +14,9 @@ from statsmodels.stats.proportion import proportion_confint
 from tests.evaluate.episodes import episode, tasks
 from turnwise.algorithm import preset
 from turnwise.envs import make
-from turnwise.evaluate.evaluation import evaluate, fewer_tasks, play_specs, summarize
+from turnwise.evaluate.evaluation import evaluate, fewer_tasks, play_specs, summarize, trained_tasks
 from turnwise.evaluate.statistics import wilson_interval
-from turnwise.recipe.schema import Recipe
+from turnwise.recipe.schema import EnvChoice, Recipe
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.types import Group, StopReason, Trajectory
 
@@ -153,6 +153,20 @@ def test_a_large_file_of_questions_is_sampled_without_replacement(tmp_path: Path
     specs = play_specs(recipe)
     assert len({spec.task["question"] for spec in specs}) == 20
     assert fewer_tasks(recipe, specs) == ""
+
+
+def test_tasks_that_are_known_by_their_place_may_belong_to_training_where_others_are_held_out(tmp_path: Path):
+    file = tmp_path / "labelled.jsonl"
+    file.write_text("\n".join(json.dumps({"text": f"text {n}", "label": "ab"[n % 2]}) for n in range(60)))
+
+    def doubt(changes: dict[str, Any]) -> str:
+        env = {"id": "classify/files", "kwargs": {"path": str(file), **changes}}
+        return trained_tasks(Recipe.model_validate({**RECIPE, "env": env}), trained)
+
+    trained = EnvChoice.model_validate({"id": "classify/files", "kwargs": {"path": str(file)}})
+    assert doubt({}) == ""
+    assert doubt({"shots": 2}) == ""
+    assert "may belong to this run's training" in doubt({"held_out": 0.5})
 
 
 def test_the_interval_of_few_questions_is_that_of_few_tasks():

@@ -16,6 +16,7 @@ from turnwise.cli import app
 from turnwise.envs.registry import make
 from turnwise.envs.terminals.families.family_table import FamilyAuthor, draft_names, make_task
 from turnwise.envs.terminals.flawed_tasks import FLAWS
+from turnwise.envs.terminals.task_source import split_of_task
 from turnwise.envs.terminals.terminal_task import TerminalTask, read_tasks
 from turnwise.evaluate.chat_author import ChatAuthor
 from turnwise.evaluate.plan_tests import plays_endpoint
@@ -235,6 +236,9 @@ def test_the_commands_make_and_show_tasks(tmp_path: Path):
     shown = run.invoke(app, ["tasks", "show", folder])
     assert "complexity 1" in shown.output
     assert "logs" in shown.output
+    assert "--names" in shown.output
+    listed = run.invoke(app, ["tasks", "show", folder, "--names"]).output.splitlines()
+    assert [line.split() for line in listed] == [[task.name, split_of_task(task)] for task in read_tasks(folder)]
     assert "solution:" in run.invoke(app, ["tasks", "show", folder, "csv-c1-s0"]).output
     misspelt = run.invoke(app, ["tasks", "show", folder, "csv-c1"])
     assert "has no task csv-c1; did you mean csv-c1-s0?" in " ".join(misspelt.output.split())

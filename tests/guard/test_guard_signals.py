@@ -189,6 +189,19 @@ def test_a_task_learned_within_ten_steps_is_no_incident() -> None:
     assert first_seen(rows) is None
 
 
+def test_an_easy_task_learned_in_two_steps_is_no_incident() -> None:
+    # Recorded: a program of one call, behind the gateway. Its entropy falls as far as in a run that dies.
+    recorded = [(0.829, 0.5, 0.25, 6.19), (0.0896, 0.9375, 0.4688, 7.75)]
+    later = [(0.07 * 0.9**step, 0.97, 0.49, 6.5) for step in range(8)]
+    names = ("loss/entropy", "rollout/success", "rollout/reward", "rollout/tokens")
+    known = {"rollout/episodes": 16, "rollout/tasks": 2, "rollout/turns": 1, "rollout/valid": 0.94}
+    rows = [
+        {"step": step, **known, **dict(zip(names, values, strict=True))}
+        for step, values in enumerate([*recorded, *later], 1)
+    ]
+    assert first_seen(rows) is None
+
+
 def test_groups_that_all_succeed_are_no_incident() -> None:
     rows: list[Row] = [{"step": step, "rollout/zero_variance": 1.0, "rollout/success": 1.0} for step in range(1, 9)]
     assert first_seen(rows) is None

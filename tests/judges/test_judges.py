@@ -85,7 +85,7 @@ def test_a_class_from_outside_is_a_judge_with_its_options() -> None:
     ("kind", "options", "message"),
     [
         ("rewrd", {}, "judge: unknown kind 'rewrd'; did you mean reward?"),
-        ("reward", {"scal": 2}, "judge: reward: .*'scal'; it takes scale"),
+        ("reward", {"scal": 2}, "judge: reward: .*'scal'; did you mean scale[?] It takes scale"),
         ("reward", {"gives": "win"}, "judge.gives is 'win'; choose wins, reward, turn-reward"),
         ("table", {}, "judge: table: missing a required .*'answers'"),
         (

@@ -27,6 +27,14 @@ def message(overrides: dict[str, Any], source: Path | None = None) -> str:
             "unknown key rollout.episods; did you mean rollout.episodes? The keys of rollout",
         ),
         ({"model": {"lora": {"rnk": 8}}}, "unknown key model.lora.rnk; did you mean model.lora.rank?"),
+        (
+            {"rollout": {"group_size": 4}},
+            "did you mean 'algorithm.sampling={kind: group, size: 8}'? The keys of rollout",
+        ),
+        ({"lr": 1e-4}, "unknown key lr; did you mean train.learning_rate?"),
+        ({"sft": {"lr": 1e-4}}, "unknown key sft.lr; did you mean sft.learning_rate?"),
+        ({"sft": {"batch_size": 4}}, "unknown key sft.batch_size; did you mean sft.batch?"),
+        ({"algorithm": {"gamma": 0.9}}, "unknown key algorithm.gamma; did you mean algorithm.advantage.gamma?"),
         ({"steps": 8}, "unknown key steps; did you mean train.steps? The keys are name, stage, seed,"),
         ({"rollout": {"engine_gib": 1}}, "unknown key rollout.engine_gib; did you mean engine.memory_gib?"),
         (

@@ -40,7 +40,7 @@ def test_every_player_sits_at_a_seat_by_its_name_and_plays_legally():
 
 
 def test_options_are_checked_before_a_run():
-    with pytest.raises(ValueError, match="cannot be made from its options"):
+    with pytest.raises(ValueError, match="cards/dhumbal:ismcts: unknown option 'depth'; it takes"):
         make_agent("seat", SeatChoice(agent="cards/dhumbal:ismcts", options={"depth": 3}))
 
 

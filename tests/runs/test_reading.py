@@ -116,6 +116,16 @@ def test_a_folder_that_is_no_run_is_refused_with_the_fix(tmp_path: Path) -> None
         read_run(tmp_path)
 
 
+def test_a_misspelt_run_and_a_folder_of_runs_are_answered_with_runs(tmp_path: Path, run: Path) -> None:
+    for name in ("first", "second"):
+        shutil.copytree(run, tmp_path / "all" / name)
+    for read in (read_run, RunFolder.open):
+        with pytest.raises(ValueError, match=r"did you mean .*all/first\?"):
+            read(tmp_path / "all" / "frist")
+        with pytest.raises(ValueError, match=r"it is a folder of runs: name one of .*/all/first, .*/all/second$"):
+            read(tmp_path / "all")
+
+
 def test_a_report_shows_every_command_that_took_the_run_on(run: Path, tmp_path: Path) -> None:
     folder = RunFolder.open(run)
     folder.begin(folder.config, command=["turnwise", "train", "my recipe.yaml"])

@@ -94,13 +94,25 @@ def test_a_chat_sends_the_conversation_so_far(local: LocalModel) -> None:
     endpoint = ChatEndpoint(local.url, key="secret", options={"max_tokens": 4, "seed": 1})
     assert endpoint.model == NAME
     shown: list[str] = []
-    chat = Chat(endpoint=endpoint, write=shown.append, system="the user")
+    chat = Chat(endpoint=endpoint, write=shown.append, remark=shown.append, system="the user")
     chat.run(["the river", "the city"])
     assert [message["role"] for message in chat.messages] == ["system", "user", "assistant", "user", "assistant"]
     assert "".join(shown) == "".join(f"{message['content']}\n" for message in chat.messages[2::2])
     chat.run(["the river " * 1000])
     assert "maximum context length" in shown[-1]
     assert [message["role"] for message in chat.messages] == ["system"]
+
+
+def test_an_empty_answer_is_told(local: LocalModel) -> None:
+    endpoint = ChatEndpoint(local.url, key="secret", options={"max_tokens": 4, "seed": 1})
+    said: list[str] = []
+    remarks: list[str] = []
+    chat = Chat(endpoint=endpoint, write=said.append, remark=remarks.append)
+    chat.run(["the river"])
+    assert remarks == []
+    endpoint.options["stop"] = [said[0][0]]  # ends the same answer before its first letter
+    chat.run(["the river"])
+    assert remarks == ["(the model said nothing)\n"]
 
 
 def test_a_public_address_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,10 @@ def test_a_sampler_of_the_users_own_is_named_like_an_environment() -> None:
     ("tasks", "message"),
     [
         ("curiculum", "source.tasks: unknown kind 'curiculum'; did you mean curriculum?"),
-        ({"kind": "difficulty", "targt": 0.5}, "source.tasks: difficulty: .*'targt'; it takes seeds, target, floor"),
+        (
+            {"kind": "difficulty", "targt": 0.5},
+            "source.tasks: difficulty: .*'targt'; did you mean target[?] It takes seeds, target, floor",
+        ),
         ({"kind": "difficulty", "target": 2}, "source.tasks.target: Input should be less than or equal to 1"),
         ("curriculum", "source.tasks: curriculum: missing a required .*'stages'"),
         ({"kind": "curriculum", "stages": [{}, {}]}, "source.tasks: stage 0 has no end; give it until"),

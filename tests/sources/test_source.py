@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.train import small_envs
 from tests.train.small_runs import (
     ENVS,
     LostMachineError,
@@ -89,13 +90,11 @@ def test_a_synchronous_run_has_no_lag(tmp_path: Path) -> None:
     assert {row["rollout/lag_max"] for row in rows(tmp_path / "run")} == {0.0}
 
 
-def train_in(recipe: Recipe, make_source: Callable[[Player, Recipe], Source]) -> float:
-    """Seconds from the first step to the last, the first rollout included."""
+def train_in(recipe: Recipe, make_source: Callable[[Player, Recipe], Source]) -> None:
     policy = TextPolicy.load("pico")
     learner = Learner(policy, recipe.algorithm, recipe.train)
     player = Player(Cast.alone(policy, Renderer(policy.tokenizer)), rollout=recipe.rollout, seed=0, lockstep=False)
     learner.hold = player.paused
-    started = time.perf_counter()
     source = make_source(player, recipe)
     try:
         for step in range(1, recipe.train.steps + 1):
@@ -103,20 +102,30 @@ def train_in(recipe: Recipe, make_source: Callable[[Player, Recipe], Source]) ->
             assert batch is not None
             learner.learn(batch, step)
             source.publish(step)
-        return time.perf_counter() - started
     finally:
         source.close()
         player.close()
 
 
-def test_overlap_makes_runs_with_a_slow_environment_a_third_faster() -> None:
-    # Two turns of 0.4 s: six synchronous steps wait for 4.8 s, overlapped ones, two at a time, for 2.4 s.
-    choices = {"train": {"steps": 6}}
-    synchronous = train_in(small_recipe({**slow(0.4), **choices}), Played)
-    assert synchronous > 4.5  # 4.74 s was measured once on a busy virtual machine, for a reason not found
-    recipe = small_recipe({**slow(0.4, max_lag=1), **choices})
-    tries = (train_in(recipe, lambda player, recipe: PlayedAhead(player, recipe, first=1)) for _ in range(4))
-    assert any(overlapped < synchronous / 1.3 for overlapped in tries)  # the machine may be busy for a while
+def ahead(player: Player, recipe: Recipe) -> Source:
+    return PlayedAhead(player, recipe, first=1)
+
+
+@pytest.mark.parametrize(
+    ("make_source", "max_lag", "patience", "in_vain"),
+    [(Played, 0, 0.05, {1, 2, 3, 4, 5}), (ahead, 0, 0.05, {1, 2, 3, 4, 5}), (ahead, 1, 60.0, set[int]())],
+)
+def test_a_step_that_waits_for_its_environments_does_not_keep_the_next_one_waiting_if_it_may_lag(
+    make_source: Callable[[Player, Recipe], Source], max_lag: int, patience: float, in_vain: set[int]
+) -> None:
+    small_envs.Meeting.come.clear()
+    small_envs.Meeting.in_vain.clear()
+    kwargs = {"episodes": 16, "steps": 6, "patience": patience}
+    env = {"id": f"{ENVS}:Meeting", "kwargs": kwargs, "check": False}
+    algorithm = {"preset": "rebn", "max_lag": max_lag}
+    train_in(small_recipe({"env": env, "algorithm": algorithm, "train": {"steps": 6}}), make_source)
+    assert small_envs.Meeting.come == {1, 2, 3, 4, 5, 6}
+    assert small_envs.Meeting.in_vain == in_vain
 
 
 class Patient(Stopping):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 from turnwise.envs import Env
 
@@ -83,6 +83,30 @@ class Slow(Say):
     async def step(self, action: str) -> Any:
         await asyncio.sleep(self.seconds + random.uniform(0, self.jitter))
         return super().step(action)
+
+
+class Meeting(Say):
+    """An episode begins only once one of the next step has come to begin too, or when its patience ends."""
+
+    come: ClassVar[set[int]] = set()
+    """Steps whose episodes have come."""
+    in_vain: ClassVar[set[int]] = set()
+    """Steps that waited for the next one until their patience ended."""
+
+    def __init__(self, *, episodes: int, steps: int, patience: float, split: str = "train") -> None:
+        super().__init__(split=split)
+        self.episodes, self.steps, self.patience = episodes, steps, patience
+
+    async def reset(self, seed: int | None = None, task: Any = None) -> Any:
+        step = (seed or 0) // self.episodes + 1
+        self.come.add(step)
+        try:
+            async with asyncio.timeout(self.patience):
+                while step < self.steps and step + 1 not in self.come:
+                    await asyncio.sleep(0.001)
+        except TimeoutError:
+            self.in_vain.add(step)
+        return super().reset(seed=seed, task=task)
 
 
 class Faulty(Say):

@@ -375,7 +375,10 @@ def test_a_recipe_with_policies_is_read_back_as_it_was_written(tmp_path: Path) -
         ({"policies": {"white": {}, "loss": {}}}, "policies.loss needs another name"),
         ({"policies": {"white": {"modl": "pico"}, "black": {}}}, "unknown key policies.white.modl; did you mean"),
         ({"seats": {"left": {"pool": "white", "policy": "white"}, "right": "black"}}, "say one of policy, checkpoint"),
-        ({"seats": {"left": "white", "right": {"agent": "randm"}}}, "seats.right: agent is 'randm'; choose random"),
+        (
+            {"seats": {"left": "white", "right": {"agent": "randm"}}},
+            "seats.right: agent is 'randm'; did you mean random?",
+        ),
         ({"policies": {"white": {}, "black": {"algorithm": {"max_lag": 1}}}}, "black.algorithm.max_lag is not that of"),
         (
             {"policies": {"white": {}, "black": {"train": {"steps": 9}}}},
@@ -397,7 +400,10 @@ def test_seats_and_policies_that_do_not_fit_get_one_message(changes: dict[str, A
         ({"left": "policy", "middle": "policy"}, "seats.middle: tests.train.small_envs:Duel has no such seat"),
         ({"left": "policy"}, "seats: nobody plays right; the seats of"),
         ({"left": "policy", "right": {"agent": "os:system"}}, "os:system is not a class with act and end"),
-        ({"left": "policy", "right": {"agent": f"{HERE}:Loud", "options": {"x": 1}}}, "cannot be made from them"),
+        (
+            {"left": "policy", "right": {"agent": f"{HERE}:Loud", "options": {"x": 1}}},
+            "Loud: unknown option 'x'; it takes no options",
+        ),
     ],
 )
 def test_seats_that_the_environment_has_not_are_refused_before_a_folder_is_made(

@@ -102,12 +102,19 @@ class Stream:
         assert self._answer.status == 200
 
     def next(self) -> tuple[str, str]:
-        """The next message: its id and its data; EOFError where the stream ends."""
+        """The next message: its id and its data; EOFError where the stream ends, or says that it does."""
+        fields = self.fields()
+        if fields.get("event") == "ended":
+            raise EOFError(fields["data"])
+        return fields["id"], fields["data"]
+
+    def fields(self) -> dict[str, str]:
+        """All fields of the next message, by name."""
         fields: dict[str, str] = {}
         while read := self._answer.readline():
             line = read.decode().rstrip("\n")
             if not line and "data" in fields:
-                return fields["id"], fields["data"]
+                return fields
             name, _, value = line.partition(": ")
             if name:
                 fields[name] = value

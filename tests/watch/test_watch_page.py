@@ -19,6 +19,7 @@ from tests.report.runs import record, write_evaluation, write_long_run, write_ru
 from tests.report.test_browser import ATTACK, CHROMIUM, browser
 from tests.watch.browsers import page_megabytes
 from tests.watch.test_live_view import append
+from turnwise.cli import watching
 from turnwise.evaluate.comparison import compare_folders
 from turnwise.watch import WatchServer, live_view
 
@@ -194,6 +195,27 @@ def test_the_page_outlives_its_server_and_every_mishap_of_a_folder(browser: Brow
         write_run(runs / "again", steps=5)
         wait_until(page, "document.querySelector('h1').innerText === 'again'")
         assert page.locator("#curves figure").count() == 15
+    page.close()
+
+
+def test_the_page_tells_a_command_that_has_ended_from_a_lost_connection(
+    browser: Browser, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = "document.querySelector('#connection').innerText"
+    with watching.watched(runs, True):
+        address = capsys.readouterr().out.split()[-1]
+        page = browser.new_page()
+        page.goto(address, timeout=DEADLINE)
+        page.wait_for_selector("html[data-ready=yes]", timeout=DEADLINE)
+        wait_until(page, f"{told} === 'live'")
+        append(runs / "geo/metrics.jsonl", {"step": 61, "rollout/success": 0.5})
+    wait_until(page, f"{told} === 'the command has ended; this is its last state'")
+    wait_until(page, "document.querySelector('#head progress').getAttribute('aria-label').includes('61')")
+    page.wait_for_timeout(3000)  # it has tried to connect again
+    assert page.evaluate(told) == "the command has ended; this is its last state"
+    with WatchServer([runs], port=int(address.rpartition(":")[2])):
+        wait_until(page, f"{told} === 'live'")
+    wait_until(page, f"{told}.startsWith('not connected')")
     page.close()
 
 

@@ -242,6 +242,24 @@ def test_beside_a_command_the_page_lives_as_long_and_never_fails_it(
         assert capsys.readouterr() == ("", "")
 
 
+def test_at_the_end_every_stream_gets_what_is_new_and_then_the_end(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with watching.watched(runs, True):
+        address = capsys.readouterr().out.split()[-1]
+        streams, memories = [Stream(address) for _ in range(3)], [Memory() for _ in range(3)]
+        for stream, memory in zip(streams, memories, strict=True):
+            memory.take(stream.next())
+        write_run(runs / "b", steps=2)
+    for stream, memory in zip(streams, memories, strict=True):
+        while "event" not in (fields := stream.fields()):
+            memory.take((fields["id"], fields["data"]))
+        assert fields["event"] == "ended"
+        assert memory.content == fresh([runs])
+        with pytest.raises(EOFError):
+            stream.fields()
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1"])
 def test_nobody_is_let_in_from_elsewhere_without_a_token(runs: Path, host: str) -> None:
     with pytest.raises(ValueError, match="pass token="):

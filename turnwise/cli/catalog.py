@@ -96,6 +96,9 @@ def play(
     env: EnvName,
     settings: Settings = None,
     seed: Annotated[int, typer.Option(help="Which episode to play.")] = 0,
+    task: Annotated[
+        str | None, typer.Option(help="One of the tasks that it lists: its name, or its place in the split from 0.")
+    ] = None,
     wrap: Wraps = None,
 ) -> None:
     """Play an environment in the terminal, one line per turn. Ctrl-D ends the game."""
@@ -103,7 +106,7 @@ def play(
 
     with one_message():
         source = _source(env, settings, wrap, for_reward=False)
-        play_in_terminal(source.name, source.kwargs, seed=seed, wrappers=source.wrappers)
+        play_in_terminal(source.name, source.kwargs, seed=seed, task=task, wrappers=source.wrappers)
 
 
 def _source(env: str, settings: list[str] | None, wrap: list[str] | None, *, for_reward: bool) -> EnvSource:

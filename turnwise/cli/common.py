@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Trust = Annotated[
     bool, typer.Option("--trust", help="Run code named by a run folder from elsewhere; see docs/trust.md.")
 ]
+Step = Annotated[
+    str | None, typer.Option(help="Of a run: the checkpoint of this step, or best; by default the newest.")
+]
 VERDICT_COLOURS = {"pass": "green", "note": "yellow", "defect": "bold red"}
 """Colour of a check's verdict."""
 
@@ -91,6 +94,14 @@ def resumable(output: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"stopped; run the same command to continue in {shlex.quote(str(output))}", err=True)
         raise typer.Exit(130) from None
+
+
+def note_shipped(recipe: str | Path) -> None:
+    """Say so where a recipe that is not here is taken from the package."""
+    from turnwise.recipe.layers import shipped
+
+    if (ours := shipped(Path(recipe))) is not None:
+        typer.echo(f"note: there is no {recipe} here; this is the one that comes with turnwise: {ours}", err=True)
 
 
 def parse_settings(settings: list[str] | None) -> dict[str, Any]:

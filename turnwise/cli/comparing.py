@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from turnwise.cli.common import Trust, console, one_message, parse_settings, resumable
+from turnwise.cli.common import Trust, console, note_shipped, one_message, parse_settings, resumable
 from turnwise.cli.watching import Watch, watched
 from turnwise.trust import trusting
 from turnwise.words import counted
@@ -40,9 +40,13 @@ def compare(
         from turnwise.study.arms import plan_arms, run_arms
 
         common = [word for word in words if _is_setting(word)] + ([f"env={env}"] if env else [])
-        arms = [_arm(word, common) for word in words if not _is_setting(word)]
+        named = [word for word in words if not _is_setting(word)]
+        _refuse_runs(named)
+        arms = [_arm(word, common) for word in named]
         if not arms:
             raise ValueError("name the algorithms to compare, such as: turnwise compare ppo st-ppo")
+        if recipe is not None:
+            note_shipped(recipe)
         planned = plan_arms(recipe, arms, seeds=seeds, output=output)
         at_once = jobs or _fitting_jobs(planned[0].recipe)
         plan = f"{counted(len(arms), 'algorithm')} x {counted(seeds, 'seed')}, {counted(at_once, 'run')} at once"
@@ -52,6 +56,16 @@ def compare(
                 outcome = run_arms(planned, output=output, jobs=at_once, report=typer.echo)
             _conclude(outcome, output)
     raise typer.Exit(1 if outcome.failed else 0)
+
+
+def _refuse_runs(named: list[str]) -> None:
+    from turnwise.runs.settings import META
+
+    if runs := [word for word in named if (Path(word) / META).is_file()]:
+        raise ValueError(
+            f"{runs[0]} is a run, and compare trains algorithms; see runs side by side with `turnwise report "
+            f"{' '.join(runs)}`"
+        )
 
 
 def _is_setting(word: str) -> bool:

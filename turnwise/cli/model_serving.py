@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from turnwise.cli.common import Trust, one_message, parse_settings
+from turnwise.cli.common import Step, Trust, one_message, parse_settings
 from turnwise.cli.engines import answer, require_serving
 from turnwise.cli.training import key_in
 from turnwise.trust import trusting
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
 KEY = "TURNWISE_API_KEY"
 """The environment variable with the key of our own servers."""
-Step = Annotated[
-    str | None, typer.Option(help="Of a run: the checkpoint of this step, or best; by default the newest.")
-]
 Context = Annotated[int | None, typer.Option(min=2, help="Tokens of a conversation; by default those of a recipe.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, cuda:1; auto takes a GPU if there is one.")]
 Precision = Annotated[
@@ -87,7 +84,7 @@ def chat(
             endpoint = ChatEndpoint(url, model=at_address or "", seconds=600.0, options=sent, key=key)
             if sys.stdin.isatty():
                 typer.echo(f"{printable(endpoint.model)}: {HELP}", err=True)
-            Chat(endpoint=endpoint, write=_write, system=system).run(_lines())
+            Chat(endpoint=endpoint, write=_write, remark=_remark, system=system).run(_lines())
 
 
 @contextmanager
@@ -167,3 +164,7 @@ def _lines() -> Iterator[str]:
 def _write(text: str) -> None:
     sys.stdout.write(printable(text))
     sys.stdout.flush()
+
+
+def _remark(text: str) -> None:
+    typer.secho(printable(text), dim=True, nl=False)

@@ -35,6 +35,11 @@ def report(
     from turnwise.report import Sample, write_report
 
     with one_message():
+        if files := [run for run in runs if run.is_file()]:
+            raise ValueError(
+                f"{files[0]} is a file, and a report is about run folders; add saved evaluations to one with --eval "
+                f"(turnwise report RUN --eval {files[0]}), or compare them with `turnwise compare-evals FILE FILE`"
+            )
         content = None if comparison is None else _read_comparison(comparison)
         found = [*(evals or []), *(file for run in runs for file in sorted((run / "evals").glob("*.json")))]
         saved = _read_evaluations(found) if found else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,6 +18,7 @@ from turnwise.untrusted import printable
 from turnwise.words import counted
 
 if TYPE_CHECKING:
+    from turnwise.envs.terminals.terminal_task import TerminalTask
     from turnwise.evaluate.terminal_stages import Gate, Solver, TaskAuthor
 
 app = typer.Typer(no_args_is_help=True, help="Make tasks, and look at them.")
@@ -86,8 +87,9 @@ def make(
 def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `turnwise tasks make` wrote.")],
     name: Annotated[str | None, typer.Argument(help="Show this task.")] = None,
+    names: Annotated[bool, typer.Option("--names", help="List every task: its name and split.")] = False,
 ) -> None:
-    """Show what the stages let through, and how many tasks there are by family; or one task in full."""
+    """Show what the stages let through, and how many tasks there are by family; all names; or one task in full."""
     with one_message():
         from turnwise.envs.terminals.terminal_task import read_task, read_tasks
         from turnwise.evaluate.terminal_stages import STAGES, read_log
@@ -104,6 +106,9 @@ def show(
             ):
                 console().print(Text(f"{title}:", style="bold"), Text(printable(text)), "", sep="\n")
             return
+        if names:
+            _list_names(read_tasks(folder))
+            return
         gates = read_log(folder)
         all_removed = bool(gates) and not any(gate.ok for gate in gates if gate.stage == STAGES[-1])
         tasks = [] if all_removed else read_tasks(folder)
@@ -117,6 +122,15 @@ def show(
     for family in sorted({family for family, _ in cells}):
         table.add_row(printable(family), *(str(cells[family, level]) for level in levels))
     console().print(table)
+    typer.echo(f"One task in full: turnwise tasks show {folder} {tasks[0].name}; --names lists all of them")
+
+
+def _list_names(tasks: Sequence[TerminalTask]) -> None:
+    from turnwise.envs.terminals.task_source import split_of_task
+
+    width = max(len(task.name) for task in tasks)
+    for task in tasks:
+        typer.echo(f"{task.name:{width}}  {split_of_task(task)}")
 
 
 def _numbers(complexities: str) -> list[int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from turnwise.cli.common import Trust, console, one_message, parse_settings, together
+from turnwise.cli.common import Step, Trust, console, note_shipped, one_message, parse_settings, together
 from turnwise.cli.watching import Watch, watched
 from turnwise.outside import unread
 from turnwise.ranks import ALONE, are_several, is_first, on_first
@@ -118,9 +118,14 @@ def resume(
 
 def evaluate(
     model: Annotated[
-        str, typer.Argument(metavar="RUN|MODEL|URL", help="A run folder, a model, or the address of a chat API.")
+        str,
+        typer.Argument(
+            metavar="RUN|MODEL|URL",
+            help="A run folder or one of its checkpoints, a model, the address of a chat API, or oracle or random.",
+        ),
     ],
     changes: Changes = None,
+    step: Step = None,
     env: Annotated[str | None, typer.Option(help="Where to play; by default where the run was trained.")] = None,
     episodes: Annotated[int | None, typer.Option(min=1, help="Held-out tasks.")] = None,
     tries: Annotated[int | None, typer.Option(min=1, help="Tries at each task, for pass@k.")] = None,
@@ -144,12 +149,12 @@ def evaluate(
             require_new(save)
         options = {"eval.episodes": episodes, "eval.tries": tries, "eval.temperature": temperature, "env": env}
         given = [f"{key}={json.dumps(value)}" for key, value in options.items() if value is not None]
-        from turnwise.recipe.loading import find_model
+        from turnwise.recipe.loading import at_step, find_model, is_scripted
 
+        model = model if step is None else at_step(model, step)
         settings, address = [*given, *(changes or [])], model.startswith(("http://", "https://"))
-        recipe, weights = (
-            (_recipe_at(model, settings), model) if address else find_model(model, parse_settings(settings))
-        )
+        own = not address and not is_scripted(model)
+        recipe, weights = find_model(model, parse_settings(settings)) if own else (_recipe_at(model, settings), model)
         if recipe.stage == "preference" and not _names_env(settings):
             raise ValueError(
                 f"{model} learned from pairs and was trained in no environment; say where to play, such as "
@@ -157,9 +162,8 @@ def evaluate(
             )
         from turnwise.evaluate.evaluation import remarks
         from turnwise.recipe.checks import evaluation_doubts
-        from turnwise.train.stages import evaluate_model
 
-        for doubt in evaluation_doubts(recipe):
+        for doubt in [*evaluation_doubts(recipe), *_trained_on(model, recipe)]:
             typer.echo(f"note: {doubt}", err=True)
 
         seen: list[Group] = []
@@ -171,7 +175,7 @@ def evaluate(
             endpoint = ChatEndpoint(model, model=at_address or "", seconds=seconds, key=key)
             row = evaluate_endpoint(recipe, endpoint, concurrency=concurrency, watch=seen.extend)
         else:
-            row = evaluate_model(recipe, weights, watch=seen.extend)
+            row = _play_here(recipe, weights, seen, scripted=not own)
         for note in remarks(recipe, row, seen):
             typer.echo(f"note: {printable(note)}", err=True)
         _show_episodes(seen[:show], to_stderr=as_json)
@@ -182,24 +186,47 @@ def evaluate(
             typer.echo(f"saved to {save}", err=True)
     if as_json:
         typer.echo(json.dumps(row))
-        return
+    else:
+        _print_evaluation(recipe, str(weights), row)
+
+
+def _play_here(recipe: Recipe, player: str | Path, seen: list[Group], *, scripted: bool) -> dict[str, float]:
+    """The numbers of a model in this process, or of a scripted player; `seen` gets the episodes."""
+    from turnwise.train.entrants import evaluate_scripted
+    from turnwise.train.stages import evaluate_model
+
+    if scripted:
+        return evaluate_scripted(recipe, str(player), watch=seen.extend)
+    return evaluate_model(recipe, player, watch=seen.extend)
+
+
+def _print_evaluation(recipe: Recipe, label: str, row: dict[str, float]) -> None:
     from turnwise.console.views import evaluation_table
     from turnwise.recipe.seating import trained_policies
     from turnwise.runs.rows import row_of
 
     several = [name for name in trained_policies(recipe) if f"{name}/eval/episodes" in row]
-    console().print(evaluation_table({name: row_of(row, name) for name in several} or {str(weights): row}))
+    console().print(evaluation_table({name: row_of(row, name) for name in several} or {label: row}))
 
 
 def _names_env(settings: Sequence[str]) -> bool:
     return any(each.startswith("env") for each in settings)
 
 
-def _recipe_at(url: str, settings: list[str]) -> Recipe:
-    """How a model behind an address plays."""
+def _recipe_at(player: str, settings: list[str]) -> Recipe:
+    """How a model behind an address plays, or a scripted player."""
     if not _names_env(settings):
-        raise ValueError(f"nobody knows where {url} was trained; say where to play, such as --env search/geo-2hop")
+        raise ValueError(f"{player} has no environment of its own; say where to play, such as --env search/geo-2hop")
     return _load(None, settings)
+
+
+def _trained_on(model: str, recipe: Recipe) -> list[str]:
+    """The doubt that an evaluation measures what was learned by heart."""
+    from turnwise.evaluate.evaluation import trained_tasks
+    from turnwise.recipe.loading import env_of_run
+
+    trained = env_of_run(model)
+    return [doubt] if trained is not None and (doubt := trained_tasks(recipe, trained)) else []
 
 
 def key_in(variable: str) -> str:
@@ -224,6 +251,8 @@ def _load(recipe: str | None, changes: list[str] | None, *, defaults: Sequence[s
     settings = changes or []
     if recipe is not None and "=" in recipe and not os.path.exists(recipe):  # Path.exists raises on a long text
         recipe, settings = None, [recipe, *settings]
+    if recipe is not None:
+        note_shipped(recipe)
     return load_recipe(recipe, parse_settings([*defaults, *settings] if recipe is None else settings))
 
 

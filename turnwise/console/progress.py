@@ -20,6 +20,8 @@ class RunProgress:
     steps: int
     stage: Stage = "reinforcement"
     """In other stages nothing is played: success in the rows is that of files or experts, so it is not shown."""
+    imitated: bool = False
+    """Whether an imitation stage came first."""
     rows: Sequence[Row] = ()
     evaluations: Sequence[Row] = ()
     clock: Callable[[], float] = time.monotonic
@@ -61,12 +63,12 @@ class RunProgress:
         if any(number(row, "rollout/success") or _differ(row) for row in self.rows):
             return ""
         cut = max((number(row, "rollout/cut") or 0.0) for row in self.rows)
-        if cut == 1 and not any(number(row, "rollout/turns") for row in self.rows):
-            return "No episode had room for a single turn: the first prompt fills rollout.context. Raise it."
         limits = "rollout.max_turns, rollout.max_tokens or rollout.context"
         why = f"; up to {cut:.0%} of a step's episodes ran into a limit ({limits})" if cut else ""
-        return f"No episode succeeded and all got the same reward, so there was nothing to learn from{why}. " + (
-            "Try an easier task, or imitation first (sft)."
+        first = "longer imitation (sft.demonstrations, sft.epochs)" if self.imitated else "imitation first (sft)"
+        return (
+            f"No episode succeeded and all got the same reward, so there was nothing to learn from{why}. "
+            f"Try an easier task, or {first}."
         )
 
     @property

@@ -77,6 +77,7 @@ class RunConsole:
             policy: RunProgress(
                 steps=recipe.train.steps,
                 stage=recipe.stage,
+                imitated=recipe.sft is not None,
                 rows=[row_of(row, policy) if policy else row for row in rows],
                 evaluations=[row_of(row, policy) if policy else row for row in evaluations],
                 clock=self._clock,

@@ -36,6 +36,12 @@ class Measure:
     metric: str
     form: str
     width: int = 5
+    if_any: bool = False
+    """Shown only if some step has more than none of it."""
+
+    def is_known(self, rows: Sequence[Row]) -> bool:
+        """Whether these steps have something to show."""
+        return any(number(row, self.metric) if self.if_any else self.metric in row for row in rows)
 
     def cell(self, row: Row) -> str:
         """The number as text; a dash if the row has none."""
@@ -45,6 +51,7 @@ class Measure:
 
 PLAYED = (
     Measure(label="success", metric="rollout/success", form="z.3f"),
+    Measure(label="cut", metric="rollout/cut", form="z.3f", if_any=True),
     Measure(label="reward", metric="rollout/reward", form="z.3f", width=6),
     Measure(label="turns", metric="rollout/turns", form=".2f"),
     Measure(label="clip", metric="loss/clip_fraction", form="z.3f"),
@@ -80,9 +87,9 @@ PREFERRED = (
 
 
 def measures_of(progress: RunProgress) -> list[Measure]:
-    """The measures of this run: the same in every row, so that rows stay aligned."""
+    """The measures of this run so far: the same in every row, so that rows stay aligned."""
     measures = {"imitation": IMITATED, "preference": PREFERRED, "reinforcement": PLAYED}[progress.stage]
-    known = [measure for measure in measures if any(measure.metric in row for row in progress.rows)]
+    known = [measure for measure in measures if measure.is_known(progress.rows)]
     parts = [
         Measure(label=printable(name.removeprefix(_PART)), metric=name, form="z.3f", width=6)
         for name in dict.fromkeys(name for row in progress.rows for name in row if name.startswith(_PART))
@@ -222,9 +229,9 @@ def _measures(rows: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _scores(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """The environment's own scores; a line has no room for them."""
+    """The environment's own scores; a line has no room for them. A part of the reward may have the same name."""
     names = dict.fromkeys(name for row in rows for name in row if name.startswith("eval/score_"))
-    return [(name.removeprefix("eval/score_"), name) for name in names]
+    return [(f"score {name.removeprefix('eval/score_')}", name) for name in names]
 
 
 def _with_interval(row: Row, metric: str) -> str:
@@ -262,10 +269,16 @@ def next_steps(recipe: Recipe, folder: Path, progress: RunProgress, *, briefly: 
         candidates = ("dpo", "ipo") if recipe.stage == "preference" else PRESETS
         other = next(name for name in candidates if name != recipe.algorithm.name)
         if recipe.stage != "preference" or recipe.eval.episodes:
-            lines["evaluate"] = f"turnwise eval {run} --episodes 1000"
+            lines["evaluate"] = f"turnwise eval {run} {_more_episodes(recipe, progress)}"
         lines["train further"] = f"turnwise resume {run} train.steps={2 * steps}"
         lines["try next"] = f"turnwise train {config} algorithm={other} --output {shlex.quote(f'{folder}-{other}')}"
     return Text("\n".join(f"{label:<14} {printable(command)}" for label, command in lines.items()))
+
+
+def _more_episodes(recipe: Recipe, progress: RunProgress) -> str:
+    """How to measure better: on more tasks, or more often where the run has played all there are."""
+    tasks = number(progress.evaluations[-1], "eval/tasks") if progress.evaluations else None
+    return "--tries 8" if tasks is not None and tasks < recipe.eval.episodes else "--episodes 1000"
 
 
 def _settings_of_play(recipe: Recipe) -> list[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from turnwise.call_options import mistake_in_options
 from turnwise.engine.contract import Engine, EngineSetup, ServerStart
 from turnwise.engine.remote import RemoteEngine
 from turnwise.engine.serving import EngineServer, EngineThread
@@ -47,10 +47,8 @@ def check_engine(
                 f"engine.urls: torch samples in this process; set engine.kind to one of {', '.join(WIRES)}"
             )
     if kind not in ENGINES:
-        try:
-            inspect.signature(_outside(kind)).bind(None, **options)
-        except TypeError as error:
-            raise ValueError(f"engine.options: {kind} is made as Class(setup, **options): {error}") from error
+        if mistake := mistake_in_options(_outside(kind), options, handed=1):
+            raise ValueError(f"engine.options: {kind} is made as Class(setup, **options): {mistake}")
     elif unknown := [name for name in options if name not in _OPTIONS.get(kind, _REMOTE_OPTIONS)]:
         takes = ", ".join(_OPTIONS.get(kind, _REMOTE_OPTIONS))
         raise ValueError(f"engine.options: {kind} has no option {unknown[0]!r}; it takes {takes}")

@@ -27,6 +27,11 @@ def won(info: Info, reward: float) -> bool:
     return any(said.values()) if isinstance(said, Mapping) else bool(said)
 
 
+def listed_tasks(env: object) -> Sequence[Any] | None:
+    """The tasks that an environment lists; None if seeds make them, or if it is of a class that has no lists."""
+    return env.list_tasks() if isinstance(env, Env) else None
+
+
 def is_asynchronous(env: Env) -> bool:
     """Whether the environment, or one that it wraps, has an async `reset` or `step`."""
     inner = getattr(env, "env", None)  # of a wrapper
@@ -68,7 +73,7 @@ class Env:
                 return "Guess the coin: heads or tails?", {}
 
             def step(self, action):
-                right = self.face in action.lower()
+                right = action.strip().lower() == self.face
                 return f"It was {self.face}.", float(right), True, False, {"success": right}
     """
 

@@ -20,7 +20,9 @@ def require_place(place: str) -> None:
         return _require_in_file(place, module, name)
     spec = _find_module(module)
     if spec is None:
-        raise ValueError(f"there is no module {module}, which {place} names; run this in its folder")
+        near = difflib.get_close_matches(module, [each.stem for each in Path().glob("*.py")], n=1)
+        hint = f"did you mean {near[0]}:{name}? Otherwise " if near else ""
+        raise ValueError(f"there is no module {module}, which {place} names; {hint}run this in its folder")
     if spec.origin is None or not spec.origin.endswith(".py"):
         return  # no source to read: importing it will tell
     _require_name(Path(spec.origin), module, name)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from typing import Any
 
-from turnwise.envs.base import Env, Info, won
+from turnwise.envs.base import Env, Info, Reset, listed_tasks, won
 from turnwise.envs.faults import EpisodeError
 from turnwise.envs.process import EnvSource
 from turnwise.envs.workers import Host, Workers
@@ -23,12 +24,14 @@ def play_in_terminal(
     kwargs: Mapping[str, Any],
     *,
     seed: int,
+    task: str | None = None,
     wrappers: Sequence[Choice] = (),
     read: Callable[[str], str] = input,
     write: Callable[[str], None] = print,
 ) -> None:
     """Play one episode, one line per turn, until it ends or the player leaves (end of input, Ctrl-C).
 
+    `task` names one that the environment lists, or is its place in the list from 0; without it the seed decides.
     The environment's text is escaped so that it cannot control the terminal.
     """
     source = EnvSource(env=env, kwargs=kwargs, wrappers=wrappers)
@@ -38,7 +41,11 @@ def play_in_terminal(
         host: Host | None = None
         try:
             host = runner.run(Workers(execution="inline").open(source, deadline=_PATIENCE_SECONDS))
-            _play(runner, host, seed, read, write)
+            chosen = None
+            if task is not None:
+                chosen = _find_task(runner.run(host.call(listed_tasks, deadline=_PATIENCE_SECONDS)), task)
+            opening = runner.run(host.reset(seed, chosen, deadline=_PATIENCE_SECONDS))
+            _play(runner, host, opening, read, write)
         except EpisodeError as error:
             raise ValueError(f"{source.name}: {error}") from error
         except (EOFError, KeyboardInterrupt):
@@ -49,10 +56,30 @@ def play_in_terminal(
                     runner.run(host.close(deadline=_PATIENCE_SECONDS))
 
 
-def _play(runner: LoopRunner, host: Host, seed: int, read: Callable[[str], str], write: Callable[[str], None]) -> None:
+def _find_task(tasks: Sequence[Any] | None, wanted: str) -> Any:
+    """The task of that name, or at that place."""
+    if tasks is None:
+        raise ValueError(f"it makes tasks from seeds and has no list of them, so there is no task {wanted}; use --seed")
+    named = {task: task for task in tasks if isinstance(task, str)}
+    named |= {task["name"]: task for task in tasks if isinstance(task, Mapping) and isinstance(task.get("name"), str)}
+    if wanted in named:
+        return named[wanted]
+    if wanted.isdecimal() and int(wanted) < len(tasks):
+        return tasks[int(wanted)]
+    close = get_close_matches(wanted, named, n=1)
+    hint = f"did you mean {close[0]}? Or " if close else ""
+    raise ValueError(
+        f"there is no task {wanted} in this split; {hint}choose another name, a number from 0 to {len(tasks) - 1}, or "
+        "another split: split=validation"
+    )
+
+
+def _play(
+    runner: LoopRunner, host: Host, opening: Reset, read: Callable[[str], str], write: Callable[[str], None]
+) -> None:
     # Lines are read outside the event loop: inside it, Ctrl-C would not interrupt the wait.
     first, *others = runner.run(host.seats(deadline=_PATIENCE_SECONDS))
-    observation, info = runner.run(host.reset(seed, None, deadline=_PATIENCE_SECONDS))
+    observation, info = opening
     wants_box, totals, terminated, truncated = _BOX in observation, dict.fromkeys([first, *others], 0.0), False, False
     while not (terminated or truncated):
         write(printable(observation))

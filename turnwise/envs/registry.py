@@ -13,6 +13,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, get_origin
 
+from turnwise.call_options import mistake_in_options
 from turnwise.envs.base import Env
 from turnwise.envs.foreign import adapted
 from turnwise.envs.places import require_place
@@ -177,15 +178,8 @@ def _missing_extra(spec: EnvSpec, env_id: str, error: ModuleNotFoundError) -> Ex
 
 def check_arguments(name: str, factory: Callable[..., Env], arguments: Mapping[str, Any]) -> None:
     """ValueError with the accepted names if `factory(**arguments)` cannot be called."""
-    try:
-        signature = inspect.signature(factory)
-    except ValueError:  # some functions written in C have none
-        return
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        accepted = ", ".join(signature.parameters) or "no arguments"
-        raise ValueError(f"cannot build {name}: {error}; it accepts {accepted}") from None
+    if mistake := mistake_in_options(factory, arguments):
+        raise ValueError(f"cannot build {name}: {mistake}")
 
 
 def check(env_id: str, kwargs: Mapping[str, Any]) -> None:
@@ -257,8 +251,11 @@ def _unregistered(place: str) -> EnvSpec:
     except NotImportedError:
         pass  # reported when it is built
     except (ModuleNotFoundError, AttributeError) as error:
-        if is_file_place(place):
-            require_place(place)  # the file or the name may be missing
+        try:
+            require_place(place)  # the module or the name may be missing
+        except ValueError as missing:
+            # Callers look at the cause: a module may be found where the environment is built, a file is found now.
+            raise missing from None if is_file_place(place) else error
         raise ValueError(f"cannot import {place}: {error}; run this in the folder that contains the module") from error
     return spec
 

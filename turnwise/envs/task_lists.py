@@ -39,10 +39,11 @@ class TaskList:
     def of(cls, source: TaskSource, *, split: str = "train", held_out: HeldOutTasks = 0.1) -> TaskList:
         """The rows of a split; ValueError names the file and the line.
 
-        A row's own `split` decides. Of the others the share `held_out` is the validation split, chosen by a stable hash
-        of each row, so that a row stays where it is if others are added; where that chooses none, it is the row of the
-        smallest hash. `held_out` may also be a file or list of its own, all of which is the validation split unless a
-        row says otherwise.
+        A row's own `split` decides. Of the others the share `held_out` is the validation split, rounded to whole rows:
+        those of the smallest hashes. So the order of rows does not matter, and few change sides if others are added.
+        Two rows or more leave at least one to train on, and at least one to hold out if none is marked `validation`.
+        `held_out` may also be a file or list of its own, all of which is the validation split unless a row says
+        otherwise.
         """
         if split not in SPLITS:
             raise ValueError(f"unknown split {split!r}; choose one of {_SHOW_SPLITS}")
@@ -155,12 +156,12 @@ def _rows(tasks: tuple[str, int], held_out: float | tuple[str, int], split: str)
 def _choose_held_out(rows: Iterable[_Written], share: float) -> set[_Written]:
     """The rows of the validation split, of those that do not say where they belong."""
     rows = list(rows)
-    free = [row for row in rows if row.split is None]
-    kept = {row for row in free if row.place < share}
+    free = sorted((row for row in rows if row.split is None), key=lambda row: row.place)
     if len(free) < 2:
         return set()
     marked = any(row.split == "validation" for row in rows)
-    return kept if kept or marked else {min(free, key=lambda row: row.place)}
+    count = min(max(round(share * len(free)), 0 if marked else 1), len(free) - 1)
+    return set(free[:count])
 
 
 def _read(key: tuple[str, int]) -> dict[str, _Written]:
@@ -178,6 +179,10 @@ def _read(key: tuple[str, int]) -> dict[str, _Written]:
                 raise ValueError(f"the same task is in the split {known.split!r} above; remove one of them")
         except ValueError as error:
             wrong.append(f"{'row' if changed < 0 else 'line'} {number}: {error}")
+    if wrong and changed >= 0 and text.lstrip().startswith("["):
+        raise ValueError(
+            f"{name} is one JSON list; write its tasks one per line, without brackets and commas around them"
+        )
     if wrong:
         more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise ValueError(f"{name} has {counted(len(wrong), 'bad task')}: {'; '.join(wrong[:_SHOWN])}{more}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from random import Random
@@ -10,17 +11,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from turnwise.envs.base import Env
+from turnwise.envs.base import listed_tasks
 from turnwise.envs.faults import FAULTS
 from turnwise.envs.process import EnvSource
 from turnwise.evaluate.measures import measure_texts
 from turnwise.evaluate.statistics import mean_interval, pass_at_k, wilson_interval
 from turnwise.ranks import ALONE, Ranks
-from turnwise.recipe.schema import Recipe
+from turnwise.recipe.schema import EnvChoice, Recipe
 from turnwise.rollout.episode import EpisodeSpec, tries
 from turnwise.rollout.scheduler import at_seats
 from turnwise.sources.judged import Jury, env_reward, is_paid_by_judge
-from turnwise.sources.rollout_metrics import explain_ignored, find_errors, find_ignored
+from turnwise.sources.rollout_metrics import explain_ignored, find_errors, find_ignored, require_room
 from turnwise.sources.seeds import HELD_OUT
 from turnwise.types import CUTS, POLICY, Group, Trajectory, mean_reward_parts, mean_scores
 from turnwise.words import counted
@@ -67,14 +68,43 @@ def fewer_tasks(recipe: Recipe, specs: Sequence[EpisodeSpec]) -> str:
     )
 
 
-def _choose_tasks(source: EnvSource, count: int) -> list[Any]:
-    """Different tasks, at most `count`; None for each if the seed alone decides the task."""
+def trained_tasks(recipe: Recipe, trained: EnvChoice) -> str:
+    """The warning if some of the tasks to play are among those of a run's training; else empty."""
+    env = recipe.held_out_env
+    if env.id != trained.id or (env.kwargs, env.held_out) == (trained.kwargs, trained.held_out):
+        return ""
+    played = [_written_out(spec.task) for spec in play_specs(recipe)[:: recipe.eval.tries]]
+    if not any(played) and env.kwargs.get("held_out") != trained.kwargs.get("held_out"):
+        return "some tasks may belong to this run's training, which held out others; leave env.kwargs.held_out out"
+    known: Sequence[Any] = ()
+    with suppress(*FAULTS):  # what it was trained on may be gone
+        known = _list_tasks(trained.source()) or ()
+    seen = {text for text in map(_written_out, known) if text}.intersection(played)
+    if not seen:
+        return ""
+    return (
+        f"{len(seen)} of the {counted(len(played), 'task')} to play belong to this run's training, which held out "
+        "others; leave out what changes env.kwargs and env.held_out, or name tasks that it cannot know"
+    )
+
+
+def _written_out(task: Any) -> str:
+    """A task that is given as a whole, as text; empty for a number or a name, which may stand for another elsewhere."""
+    return json.dumps(task, sort_keys=True, default=str) if isinstance(task, Mapping) else ""
+
+
+def _list_tasks(source: EnvSource) -> Sequence[Any] | None:
     env = source.build()
     try:
-        tasks = env.list_tasks() if isinstance(env, Env) else None
+        return listed_tasks(env)
     finally:
         with suppress(*FAULTS):  # the tasks are already read
             env.close()
+
+
+def _choose_tasks(source: EnvSource, count: int) -> list[Any]:
+    """Different tasks, at most `count`; None for each if the seed alone decides the task."""
+    tasks = _list_tasks(source)
     if tasks is None:
         return [None] * count
     # Files are often sorted by topic or length, so the first questions are not a fair sample.
@@ -115,14 +145,19 @@ def evaluate(
 def play_all_policies(
     player: Plays, recipe: Recipe, specs: list[EpisodeSpec], seats: Seats, jury: Jury
 ) -> tuple[list[Group], dict[str, list[Group]]]:
-    """All episodes, and those of each policy: at its seats, or with `eval.env` those that it played alone."""
+    """All episodes, and those of each policy: at its seats, or with `eval.env` those that it played alone.
+
+    Raises ValueError if no episode had room for a turn.
+    """
     temperature = recipe.eval.temperature
     if recipe.eval.env is None:
         groups = player.play(specs, temperature=temperature)
+        require_room(groups, recipe.env.id, recipe.rollout.context)
         jury.judge(groups)
         return groups, {name: at_seats(groups, played) for name, played in seats.items()}
     alone = {name: player.play(specs, temperature=temperature, alone=name) for name in seats}
     groups = [group for played in alone.values() for group in played]
+    require_room(groups, recipe.eval.env.id, recipe.rollout.context)
     jury.judge(groups)
     return groups, alone
 
@@ -139,8 +174,9 @@ def remarks(recipe: Recipe, metrics: Mapping[str, float], groups: Sequence[Group
     """What the numbers of an evaluation do not say."""
     tasks = len({group.task_id for group in groups})
     if "eval/tasks" in metrics and tasks < recipe.eval.episodes:
-        there, tries = counted(tasks, "held-out task"), counted(recipe.eval.tries, "time")
-        yield f"eval.episodes is {recipe.eval.episodes}, but the environment has {there}; each was played {tries}"
+        there = counted(tasks, "held-out task")
+        often = "once; --tries 8 plays it eight times" if recipe.eval.tries == 1 else f"{recipe.eval.tries} times"
+        yield f"eval.episodes is {recipe.eval.episodes}, but the environment has {there}; each was played {often}"
     if ignored := find_ignored(groups):
         yield explain_ignored(ignored)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import math
 from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args
 
+from turnwise.call_options import mistake_in_options
 from turnwise.judges.judge import Judge
 from turnwise.outside import load, load_class
 
@@ -30,12 +30,8 @@ def check_judge(kind: str, options: Mapping[str, Any]) -> None:
     if options.get("weight") is not None:
         _check_weight(options)
     made, own = _find(kind), _own(options)
-    signature = inspect.signature(made)
-    try:
-        signature.bind(**own)
-    except TypeError as error:
-        takes = ", ".join(signature.parameters) or "no options"
-        raise ValueError(f"judge: {kind}: {error}; it takes {takes}") from None
+    if mistake := mistake_in_options(made, own):
+        raise ValueError(f"judge: {kind}: {mistake}")
     if options.get("gives") == "turn-reward" and not hasattr(made, "score"):
         raise ValueError(f"judge: gives=turn-reward needs a judge that scores turns, and {kind} only compares answers")
 

@@ -24,6 +24,18 @@ from turnwise.words import counted
 _ALIKE = 0.7
 """How similar a key must be to one of another section to suggest it."""
 
+_TRIES = "'algorithm.sampling={kind: group, size: 8}'"
+_OTHER_NAMES = {
+    "group_size": _TRIES,
+    "num_generations": _TRIES,
+    "batch_size": "rollout.episodes",
+    "lr": "train.learning_rate",
+    "max_new_tokens": "rollout.max_tokens",
+    "gamma": "algorithm.advantage.gamma",
+    "lam": "algorithm.advantage.lam",
+}
+"""What other trainers call our keys."""
+
 
 def check_keys(layer: Layer) -> None:
     """Reject an unknown key, at any depth."""
@@ -161,10 +173,18 @@ def _table_of(annotation: Any) -> type[BaseModel] | None:
 def _unknown_key(key: str, keys: list[str], place: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(key, keys, n=1)
     elsewhere = _in_a_section(key)  # a key of a section, word for word, is a better guess than one that is spelt alike
+    elsewhere = elsewhere or _other_name(key, keys, place)
     nearest = elsewhere if elsewhere and not place else ".".join((*place, close[0])) if close else elsewhere
     hint = f"did you mean {nearest}? " if nearest else ""
     where = f"The keys of {'.'.join(place)}" if place else "The keys"
     return f"unknown key {'.'.join((*place, key))}; {hint}{where} are {', '.join(keys)}."
+
+
+def _other_name(key: str, keys: list[str], place: tuple[str, ...]) -> str:
+    """Our key for what other trainers call it, rather in the same section."""
+    ours = _OTHER_NAMES.get(key, "")
+    last = ours.rpartition(".")[2]
+    return ".".join((*place, last)) if last in keys else ours
 
 
 def _in_a_section(key: str) -> str:

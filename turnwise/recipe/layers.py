@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +90,31 @@ def _file_layers(file: Path) -> list[Layer]:
     return layers[::-1]
 
 
+def shipped(file: Path, *, beside: Path = Path()) -> Path | None:
+    """The shipped recipe that stands in for a file that does not exist; None if the file does, or there is no such."""
+    ours = RECIPES.parent / file
+    stands_in = file.parts[:1] == (RECIPES.name,) and ours.is_file() and not (beside / file).exists()
+    return ours if stands_in else None
+
+
 def _find(file: Path, *, beside: Path) -> Path:
     """The file at its path, or, if there is none, the shipped recipe of that name."""
-    path, ours = beside / file, RECIPES.parent / file
-    return ours if file.parts[:1] == (RECIPES.name,) and ours.is_file() and not path.exists() else path
+    return shipped(file, beside=beside) or beside / file
+
+
+def _nearest(file: Path) -> str:
+    """The recipe beside a missing one, or the shipped one, that is spelled alike."""
+    places = (file.parent, RECIPES) if file.parent.name == RECIPES.name else (file.parent,)
+    close = get_close_matches(file.stem, [each.stem for place in places for each in place.glob("*.yaml")], n=1)
+    if not close:
+        return "give the path of one, such as recipes/search-nano.yaml"
+    return f"did you mean {file.with_name(f'{close[0]}.yaml')}?"
 
 
 def _read(file: Path, *, extended_by: Path | None) -> Choices:
     if not file.is_file():
         problem = f"{extended_by} extends {file}, which does not exist" if extended_by else f"there is no recipe {file}"
-        raise ValueError(f"{problem}; give the path of one, such as recipes/search-nano.yaml")
+        raise ValueError(f"{problem}; {_nearest(file)}")
     try:
         return parse(read_text(file), shape="a recipe is a mapping of keys to choices, such as {model: nano, seed: 1}")
     except ValueError as error:

@@ -19,10 +19,11 @@ from turnwise.recipe.first_checks import check_envs, check_pay
 from turnwise.recipe.ingredients import SourceChoice
 from turnwise.recipe.layers import Layer, join, read_layers
 from turnwise.recipe.schema import EnvChoice, ModelChoice, Recipe
-from turnwise.recipe.seating import written_out
+from turnwise.recipe.seating import AGENTS, written_out
 from turnwise.runs.checkpoints import ADAPTER, Checkpoints, require_whole
 from turnwise.runs.folder import CONFIG, META, RunFolder
 from turnwise.runs.reading import read_run
+from turnwise.runs.settings import runs_meant
 from turnwise.strict_yaml import parse, read_text
 from turnwise.trust import require_trust
 
@@ -105,19 +106,38 @@ def newest_weights(run: Path) -> Path:
 def find_model(name: str, changes: Mapping[str, Any]) -> tuple[Recipe, str | Path]:
     """The recipe and weights to play: those of a run, of one of its checkpoints, or of a model by name."""
     folder = Path(name)
+    if is_scripted(name):
+        raise ValueError(
+            f"{name} is a scripted player, not a model; `turnwise eval {name} --env ENV` plays it, and so does "
+            "`turnwise tournament`"
+        )
     is_path = name.startswith((".", "/", "runs/")) or ("/" in name and folder.parent.is_dir())
     if is_path and not folder.exists():
-        raise ValueError(f"there is no folder {name}; give a run folder, a model folder or a model name")
+        fix = runs_meant(folder) or "give a run folder, a model folder or a model name"
+        raise ValueError(f"there is no folder {name}; {fix}")
     run = folder.parent.parent if folder.parent.name == "checkpoints" else folder
     if (folder / "adapter_config.json").is_file():
         adapted = {"lora": {"adapter": name}, **_mapping(changes.get("model"))}
         recipe = load_recipe(None, {**changes, "model": adapted})
         return recipe, recipe.model.name
     if not (run / META).is_file():
+        if folder.is_dir() and not (folder / "config.json").is_file() and (fix := runs_meant(folder)):
+            raise ValueError(f"{name} is not a model: {fix}")
         return load_recipe(None, {**changes, "model": {"name": name, **_mapping(changes.get("model"))}}), name
     RunFolder.open(run)  # a damaged run raises its own message
     weights = newest_weights(run) if run == folder else require_whole(folder)
     return load_recipe(run / CONFIG, changes), weights
+
+
+def is_scripted(name: str) -> bool:
+    """Whether a name is that of a scripted agent, and of no folder."""
+    return name in AGENTS and not Path(name).exists()
+
+
+def env_of_run(name: str) -> EnvChoice | None:
+    """Where a run, or the run of a checkpoint, was trained; None for any other model."""
+    run = _run_of(Path(name))
+    return None if run is None else EnvChoice.model_validate(RunFolder.open(run).config["env"])
 
 
 def at_step(run: str, step: str) -> str:

@@ -20,6 +20,14 @@ _RESERVED = (*AREAS, "resume", "adapter")
 """Areas of metrics, and a folder of every checkpoint: a policy's name stands in the same places."""
 
 
+def nearest_agent(name: str) -> str | None:
+    """The scripted agent that a misspelt or shortened name means: `ismcts`, `dhumbal:agressive`."""
+    spelled = {agent.rpartition(mark)[2]: agent for mark in ":/" for agent in AGENTS if mark in agent}
+    spelled |= {agent: agent for agent in AGENTS}
+    close = difflib.get_close_matches(name, spelled, n=1, cutoff=0.7)
+    return spelled[close[0]] if close else None
+
+
 def policies_of(recipe: Recipe) -> dict[str, PolicyChoice]:
     """The recipe's policies; the plain case is one that has no name of its own."""
     plain = PolicyChoice(model=recipe.model, algorithm=recipe.algorithm, train=recipe.train)
@@ -169,8 +177,9 @@ def _check_seat(seat: str, choice: SeatChoice, policies: Mapping[str, PolicyChoi
             f"seats.{seat}: {choice.pool} is frozen and has no earlier selves; write {seat}: {choice.pool}"
         )
     if choice.agent is not None and choice.agent not in AGENTS and not is_outside(choice.agent):
-        names = ", ".join(AGENTS)
-        raise ValueError(f"seats.{seat}: agent is {choice.agent!r}; choose {names}, or a class as package.module:Class")
+        meant, names = nearest_agent(choice.agent), ", ".join(AGENTS)
+        fix = f"did you mean {meant}?" if meant else f"choose {names}, or a class as package.module:Class"
+        raise ValueError(f"seats.{seat}: agent is {choice.agent!r}; {fix}")
 
 
 def _check_shared(recipe: Recipe, name: str) -> None:

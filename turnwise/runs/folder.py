@@ -26,7 +26,7 @@ from turnwise.runs.disk import (
     write_whole,
 )
 from turnwise.runs.journal import Journal, Mark, read_journal
-from turnwise.runs.settings import CONFIG, META, read_config, read_meta, to_json, to_yaml
+from turnwise.runs.settings import CONFIG, META, read_config, read_meta, runs_meant, to_json, to_yaml
 from turnwise.trust import SIGNATURE, sign
 
 Kind = TypeVar("Kind")
@@ -74,9 +74,8 @@ class RunFolder:
         """Open a run that exists."""
         path = Path(path)
         if not (path / META).is_file():
-            raise RunFolderError(
-                f"{path} is not a run folder (it has no {META}); give a folder that `turnwise train` made"
-            )
+            fix = runs_meant(path) or "give a folder that `turnwise train` made"
+            raise RunFolderError(f"{path} is not a run folder (it has no {META}); {fix}")
         return cls(path, meta=read_meta(path / META), config=read_config(path / CONFIG))
 
     @contextmanager

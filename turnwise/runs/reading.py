@@ -15,6 +15,7 @@ from turnwise.runs.folder import RunFolder
 from turnwise.runs.journal import read_journal
 from turnwise.runs.ledger import read_rows
 from turnwise.runs.rows import row_of
+from turnwise.runs.settings import runs_meant
 from turnwise.untrusted import parse_shallow
 
 Row = dict[str, Any]
@@ -99,7 +100,8 @@ def read_run(path: Path) -> RunData:
     What is missing or broken becomes a sentence in `problems`.
     """
     if not path.is_dir():
-        raise ValueError(f"{path} is not a run folder; name a folder that `turnwise train` wrote, such as runs/my-run")
+        fix = runs_meant(path) or "name a folder that `turnwise train` wrote, such as runs/my-run"
+        raise ValueError(f"{path} is not a run folder; {fix}")
     problems: list[str] = []
     run = RunData(
         path=path.resolve(),
@@ -113,7 +115,8 @@ def read_run(path: Path) -> RunData:
         problems=problems,
     )
     if not (run.config or run.meta or run.metrics):
-        raise ValueError(f"{path} is not a run: config.yaml, meta.json and metrics.jsonl are all missing or unreadable")
+        fix = runs_meant(path) or "config.yaml, meta.json and metrics.jsonl are all missing or unreadable"
+        raise ValueError(f"{path} is not a run: {fix}")
     problems.extend(_find_damage(path))
     return run
 

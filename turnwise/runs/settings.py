@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,20 @@ SCHEMA = 3
 CONFIG, META = "config.yaml", "meta.json"
 
 _SEAL = b"# sha256 of the lines above: "
+_SHOWN = 5
+"""Runs that a message names."""
 _MOST = 16 * 2**20
 """Maximum size of either file in bytes."""
+
+
+def runs_meant(path: Path) -> str:
+    """What to name in place of a folder that is no run: runs in it, or one beside it that is spelled alike; or ""."""
+    if inside := sorted(path.glob(f"*/{META}")):
+        more = ", …" if len(inside) > _SHOWN else ""
+        return f"it is a folder of runs: name one of {', '.join(str(each.parent) for each in inside[:_SHOWN])}{more}"
+    beside = {each.parent.name: each.parent for each in path.parent.glob(f"*/{META}")}
+    close = [] if path.exists() else get_close_matches(path.name, beside, n=1)
+    return f"did you mean {beside[close[0]]}?" if close else ""
 
 
 def to_yaml(config: Mapping[str, Any]) -> bytes:

@@ -13,11 +13,13 @@ HELP = "/reset forgets the conversation, /quit ends it"
 
 @dataclass(kw_only=True)
 class Chat:
-    """Reads lines, streams answers: `Chat(endpoint=..., write=print).run(["Hello", "/quit"])`."""
+    """Reads lines, streams answers: `Chat(endpoint=..., write=print, remark=print).run(["Hello", "/quit"])`."""
 
     endpoint: ChatEndpoint
     write: Callable[[str], None]
-    """Shows text as it comes, without a line break."""
+    """Shows the model's text as it comes, without a line break."""
+    remark: Callable[[str], None]
+    """Shows what the model did not say, in the same way."""
     system: str = ""
     messages: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
@@ -30,9 +32,9 @@ class Chat:
                 return
             if said == "/reset":
                 self._reset()
-                self.write("(forgotten)\n")
+                self.remark("(forgotten)\n")
             elif said.startswith("/"):
-                self.write(f"{HELP}\n")
+                self.remark(f"{HELP}\n")
             elif said:
                 self._ask(said)
 
@@ -47,10 +49,13 @@ class Chat:
                 answer += part
                 self.write(part)
         except ConnectionError as error:
-            self.write(f"\n({error})\n")
+            self.remark(f"\n({error})\n")
             return
         except KeyboardInterrupt:
-            self.write("\n(stopped)\n")  # what was said so far is kept
+            self.remark("\n(stopped)\n")  # what was said so far is kept
         else:
-            self.write("\n")
+            if answer.strip():
+                self.write("\n")
+            else:
+                self.remark("(the model said nothing)\n")
         self.messages = [*asked, {"role": "assistant", "content": answer}]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from turnwise.ops.filters import equal_returns
+from turnwise.recipe.schema import CONTEXT
 from turnwise.sources.judged import env_reward, is_paid_by_judge
 from turnwise.types import CUTS, Group, StopReason, Trajectory, mean_reward_parts, mean_scores
 
@@ -71,6 +72,18 @@ def explain_failure(env: str, failures: int, last_error: str) -> str:
         f"{env} failed in each of the {failures} episodes that it played last, so there is nothing to learn from; the "
         f"last error: {last_error}"
     )
+
+
+def require_room(groups: Sequence[Group], env: str, context: int | None) -> None:
+    """ValueError if the first prompt of every sound episode left no room for a single token."""
+    sound = [each for group in own_episodes(groups) for each in group.trajectories if not each.stop.is_failure]
+    spoke = (each.stop is not StopReason.CONTEXT_FULL or any(turn.sampled_ids for turn in each.turns) for each in sound)
+    if sound and not any(spoke):
+        limit = f"the model's own limit, or {CONTEXT}" if context is None else context
+        raise ValueError(
+            f"no episode of {env} had room for a turn: its first prompt fills rollout.context ({limit} tokens); raise "
+            "it, choose a model with more room, or shorten the prompt"
+        )
 
 
 def answered(groups: Sequence[Group]) -> bool:

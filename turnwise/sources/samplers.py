@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from random import Random
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from turnwise.call_options import mistake_in_options
 from turnwise.outside import load_class
 from turnwise.sources.tasks import Draw, Measured, Task, TaskSampler
 
@@ -154,17 +154,16 @@ SAMPLERS: Mapping[str, type[TaskSampler]] = {
 def make_sampler(kind: str, options: Mapping[str, Any]) -> TaskSampler:
     """The sampler of this kind, or a user-defined `package.module:Class`; ValueError names the fix."""
     make = _find(kind)
-    signature = inspect.signature(make)
+    if mistake := mistake_in_options(make, options):
+        raise ValueError(f"source.tasks: {kind}: {mistake}")
     try:
-        signature.bind(**options)
         return make(**options)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, ("source.tasks", *first["loc"])))
         raise ValueError(f"{place}: {first['msg'].removeprefix('Value error, ')}") from None
     except TypeError as error:
-        takes = ", ".join(signature.parameters) or "no options"
-        raise ValueError(f"source.tasks: {kind}: {error}; it takes {takes}") from None
+        raise ValueError(f"source.tasks: {kind} cannot be made from its options: {error}") from None
 
 
 def _find(kind: str) -> type[TaskSampler]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from turnwise.algorithm import Need
+from turnwise.call_options import mistake_in_options
 from turnwise.cluster.cluster_player import ClusterPlayer
 from turnwise.engine.kinds import IN_PROCESS
 from turnwise.envs.cards.dhumbal_players import LEARNED
@@ -19,7 +20,7 @@ from turnwise.policy.text import TextPolicy
 from turnwise.ranks import ALONE, Ranks
 from turnwise.recipe.loading import newest_weights, one_model
 from turnwise.recipe.schema import Recipe, SeatChoice
-from turnwise.recipe.seating import check_env_seats, policies_of, recipe_of, trained_policies
+from turnwise.recipe.seating import check_env_seats, nearest_agent, policies_of, recipe_of, trained_policies
 from turnwise.rollout.agents import Agent, OracleAgent, RandomAgent, ScriptedAgent
 from turnwise.rollout.card_agents import CARD_AGENTS, CardAgent
 from turnwise.runs.settings import META
@@ -128,12 +129,21 @@ def _as_published(recipe: Recipe, *, frozen: bool) -> Recipe:
 def make_agent(key: str, choice: SeatChoice) -> Agent:
     """The scripted agent of a choice; mistakes are reported with the `key` that made it, such as `seats.white`."""
     assert choice.agent is not None
-    named = _AGENTS.get(choice.agent)
-    made = named or load_class(choice.agent, key=f"{key}.agent", methods=("act", "end"))
+    made = _AGENTS.get(choice.agent) or _load_agent(key, choice.agent)
+    if mistake := mistake_in_options(made, choice.options):
+        raise ValueError(f"{key}.options: {choice.agent}: {mistake}")
     try:
         return made(**choice.options)
     except TypeError as error:
         raise ValueError(f"{key}.options: {choice.agent} cannot be made from them: {error}") from error
+
+
+def _load_agent(key: str, name: str) -> Callable[..., Agent]:
+    try:
+        return load_class(name, key=f"{key}.agent", methods=("act", "end"))
+    except ValueError as error:
+        meant = nearest_agent(name)
+        raise ValueError(f"{error}; did you mean {meant}?" if meant else str(error)) from error
 
 
 def _sampling_copy(recipe: Recipe, policy: TextPolicy, *, needed: bool = False) -> SamplingCopy | None:

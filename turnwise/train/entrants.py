@@ -1,8 +1,8 @@
-"""The players of a tournament by what names them: scripted agents, run folders and models, servers."""
+"""Players by what names them: scripted agents, run folders and models, servers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +10,11 @@ from typing import Any
 
 from turnwise.chat_endpoint import ChatEndpoint
 from turnwise.envs.cards.dhumbal_players import LEARNED
+from turnwise.evaluate.evaluation import evaluate
 from turnwise.outside import is_outside
 from turnwise.recipe.loading import find_model, one_model
-from turnwise.recipe.schema import Rollout, SeatChoice
-from turnwise.recipe.seating import AGENTS
+from turnwise.recipe.schema import Recipe, Rollout, SeatChoice
+from turnwise.recipe.seating import AGENTS, nearest_agent
 from turnwise.rollout.agents import Agent, ScriptedAgent
 from turnwise.rollout.endpoint_agent import EndpointAgent
 from turnwise.rollout.episode import EpisodeSpec
@@ -102,7 +103,11 @@ def _scripted(name: str, what: str, options: dict[str, Any]) -> SeatChoice | Non
         return SeatChoice(agent=LEARNED, options={"path": what, **options})
     if what in AGENTS or is_outside(what):
         return SeatChoice(agent=what, options=options)
-    if ":" in what and not Path(what).exists():  # no model has a colon in its name
+    if Path(what).exists():
+        return None
+    if meant := nearest_agent(what):  # a model of that name would be looked for on the hub, which is slow to say no
+        raise ValueError(f"--player {name}: there is no player {what}; did you mean {meant}?")
+    if ":" in what:  # no model has a colon in its name
         known = ", ".join(AGENTS)
         raise ValueError(f"--player {name}: there is no player {what}; choose {known}, or package.module:Class")
     return None
@@ -114,3 +119,30 @@ def load_voice(what: str, *, name: str, changes: Mapping[str, Any]) -> Voice:
     source = one_model(weights) if isinstance(weights, Path) else weights
     policy = load_policy(recipe, source, frozen=True)
     return Voice(name=name, policy=policy, renderer=make_renderer(recipe, policy))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptedPlayer:
+    """Every seat is played by one scripted agent."""
+
+    agent: Agent
+    recipe: Recipe
+
+    def play(
+        self, specs: Sequence[EpisodeSpec], temperature: float | None = None, *, alone: str | None = None
+    ) -> list[Group]:
+        """All episodes, by task."""
+        return finish(self._play(specs))
+
+    async def _play(self, specs: Sequence[EpisodeSpec]) -> list[Group]:
+        async with make_scheduler(self.recipe.rollout, self.recipe.seed) as scheduler:
+            return await scheduler.run_groups(specs, self.agent)
+
+
+def evaluate_scripted(
+    recipe: Recipe, name: str, *, watch: Callable[[list[Group]], None] | None = None
+) -> dict[str, float]:
+    """The same numbers as for a model, but for tokens, which a scripted agent has none of."""
+    agent = ScriptedAgent(make_agent(name, SeatChoice(agent=name)))
+    row = evaluate(ScriptedPlayer(agent=agent, recipe=recipe), recipe, watch=watch)
+    return {key: value for key, value in row.items() if key != "eval/tokens"}

@@ -87,7 +87,7 @@ class WatchServer:
             thread.join(timeout=10)
 
     def show_all(self) -> None:
-        """Look at the folders a last time, and wait until the browsers have been sent what is new."""
+        """Look at the folders a last time; wait until the browsers have been sent what is new, and that this is all."""
         self.view.look(everywhere=True)
         with self._news:
             self._ends = True
@@ -102,18 +102,22 @@ class WatchServer:
 
     def stream(self, tags: str, send: Callable[[str], None]) -> None:
         """Send what a browser with these tags lacks, now and whenever something changes, until it is gone."""
-        me = threading.get_ident()
+        me, told = threading.get_ident(), False
         with self._news:
             self._streams[me] = 0
             self._come.set()
         try:
             while not self._stops.is_set():
-                looks = self._looks
+                with self._news:
+                    looks, ends = self._looks, self._ends
                 found = self.view.changes(tags) if looks else None
                 if found is not None:
                     tags, content = found
                     send(f"id: {tags}\ndata: {content}\n\n")
                     continue
+                if ends and not told:
+                    send("event: ended\ndata: this is all\n\n")
+                    told = True
                 with self._news:
                     self._streams[me] = looks
                     if self._ends:

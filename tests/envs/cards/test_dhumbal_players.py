@@ -161,7 +161,11 @@ def test_a_search_beats_random_players(kind):
 
 def test_players_have_names_and_mistakes_are_explained():
     assert all(make_player(name) for name in PLAYERS)
-    with pytest.raises(ValueError, match="cannot be made from its options"):
+    with pytest.raises(ValueError, match="cards/dhumbal:ismcts: unknown option 'depth'; it takes iterations, seconds"):
         make_player("cards/dhumbal:ismcts", depth=3)
+    with pytest.raises(ValueError, match=r"option 'iteration'; did you mean iterations\? It takes iterations, seconds"):
+        make_player("cards/dhumbal:ismcts", iteration=3)
+    with pytest.raises(ValueError, match="not iterations='many'"):
+        make_player("cards/dhumbal:ismcts", iterations="many")
     with pytest.raises(ValueError, match="iterations of at least 1"):
         make_player("cards/dhumbal:ismcts", iterations=0)

@@ -112,7 +112,10 @@ def test_tools_are_named_too() -> None:
     ("wrapper", "message"),
     [
         ("histroy", "env.wrappers: unknown wrapper 'histroy'; did you mean history?"),
-        ({"kind": "turn-limit", "max_turns": 3, "turns": 3}, "wrapper turn-limit: .*'turns'.* it takes max_turns"),
+        (
+            {"kind": "turn-limit", "max_turns": 3, "turns": 3},
+            "wrapper turn-limit: .*'turns'; did you mean max_turns[?] It takes max_turns",
+        ),
         ("turn-limit", "wrapper turn-limit: missing a required .*argument: 'max_turns'"),
         (f"{HERE}:Needy", "missing a required .*argument: 'size'"),
         ("os:system", "os:system is not a class with reset and step"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from turnwise.call_options import mistake_in_options
 from turnwise.envs.cards.dhumbal_heuristics import (
     Aggressive,
     Balanced,
@@ -33,6 +34,8 @@ LEARNED = "cards/dhumbal:learned"
 def make_player(name: str, **options: Any) -> CardPlayer:
     """One of `PLAYERS`, or a class as package.module:Class."""
     made = PLAYERS.get(name) or load_class(name, key="player", methods=("decide",))
+    if mistake := mistake_in_options(made, options):
+        raise ValueError(f"{name}: {mistake}")
     try:
         return made(**options)
     except TypeError as error:

@@ -80,8 +80,12 @@ class TreeSearch:
     clock: Callable[[], float] = time.perf_counter
 
     def __post_init__(self) -> None:
-        if self.iterations < 1 or self.seconds <= 0:
-            raise ValueError("a search needs iterations of at least 1 and seconds above 0")
+        numbers = isinstance(self.iterations, int) and isinstance(self.seconds, int | float)
+        if not numbers or self.iterations < 1 or self.seconds <= 0:
+            raise ValueError(
+                "a search needs iterations of at least 1 and seconds above 0, "
+                f"not iterations={self.iterations!r} and seconds={self.seconds!r}"
+            )
         if self.rollouts not in ("random", "aggressive"):
             raise ValueError(f"rollouts is {self.rollouts!r}; choose random or aggressive")
 

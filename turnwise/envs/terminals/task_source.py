@@ -16,10 +16,10 @@ def tasks_of_split(path: str, complexity: Sequence[int], split: str) -> tuple[Te
     """The tasks of a folder that belong to a split, by name; those for evaluation alone are all in `test`."""
     found = _read(path)
     chosen = tuple(task for task in found if not complexity or task.complexity in complexity)
-    of_split = tuple(task for task in chosen if _split(task) == split)
+    of_split = tuple(task for task in chosen if split_of_task(task) == split)
     if not of_split:
         where = f"of complexity {', '.join(map(str, complexity))} " if complexity else ""
-        splits = sorted({_split(task) for task in chosen})
+        splits = sorted({split_of_task(task) for task in chosen})
         there = f"they are all in {' and '.join(splits)}" if splits else "choose another complexity"
         raise ValueError(f"tasks: none of the {len(found)} in {path} {where}belongs to the split {split}; {there}")
     return of_split
@@ -33,6 +33,7 @@ def _read(path: str) -> tuple[TerminalTask, ...]:
     return tuple(read_harbor_tasks(place) if any(map(is_harbor, place.iterdir())) else read_tasks(place))
 
 
-def _split(task: TerminalTask) -> str:
+def split_of_task(task: TerminalTask) -> str:
+    """The split a task belongs to, by its name; one with a canary against training is for tests."""
     texts = (task.instruction, task.setup, task.final_test)
     return "test" if any(CANARY in text for text in texts) else split_of(task.name)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from turnwise.call_options import mistake_in_options
 from turnwise.envs.base import Env
 from turnwise.envs.wrappers.episode_statistics import EpisodeStatistics
 from turnwise.envs.wrappers.history import History
@@ -50,12 +50,8 @@ def check_wrappers(choices: Iterable[Choice]) -> None:
     for choice in choices:
         if is_unread(choice["kind"]):
             continue
-        signature = inspect.signature(find_wrapper(choice["kind"]))
-        try:
-            signature.bind(None, **_options(choice))
-        except TypeError as error:
-            takes = ", ".join(list(signature.parameters)[1:]) or "no options"
-            raise ValueError(f"wrapper {choice['kind']}: {error}; it takes {takes}") from None
+        if mistake := mistake_in_options(find_wrapper(choice["kind"]), _options(choice), handed=1):
+            raise ValueError(f"wrapper {choice['kind']}: {mistake}")
 
 
 def find_wrapper(kind: str) -> Callable[..., Wrapper]:

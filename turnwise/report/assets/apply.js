@@ -64,19 +64,28 @@ function applyParts(known, parts) {
 // The server reads no address beyond 64 KiB; with more runs than fit, everything is sent again.
 const LONGEST_QUERY = 65000;
 
-// The stream of changes. A connection that breaks comes back with the tags of what is known, and so misses nothing.
+// The stream of changes. A connection that breaks comes back with the tags of what is known, and so misses nothing. It
+// is "live", "lost" or, if the server said so before it went, "ended".
 function followStream(tell) {
   let tags = "";
+  let ended = false;
   const open = () => {
     const query = tags ? `?tags=${encodeURIComponent(tags)}` : "";
     const source = new EventSource(query.length < LONGEST_QUERY ? `events${query}` : "events");
-    source.onopen = () => tell({ kind: "online", online: true });
+    source.onopen = () => {
+      ended = false;
+      tell({ kind: "connection", connection: "live" });
+    };
+    source.addEventListener("ended", () => {
+      ended = true;
+      tell({ kind: "connection", connection: "ended" });
+    });
     source.onmessage = (event) => {
       tags = event.lastEventId;
       tell({ kind: "parts", ...JSON.parse(event.data) });
     };
     source.onerror = () => {
-      tell({ kind: "online", online: false });
+      tell({ kind: "connection", connection: ended ? "ended" : "lost" });
       if (source.readyState === EventSource.CLOSED) setTimeout(open, 2000); // it was refused; otherwise it retries itself
     };
   };

@@ -3,7 +3,7 @@
 const FIXED = JSON.parse(document.getElementById("data").textContent);
 const known = nothingKnown();
 const stale = new Set(Object.keys(CHAPTERS));
-const DRAWING = { online: false, offset: 0, paused: false, began: false, next: 0, timer: 0 };
+const DRAWING = { connection: "lost", offset: 0, paused: false, began: false, next: 0, timer: 0 };
 const SHORTEST_PAUSE = 900; // milliseconds between two drawings
 const NEARBY = 900; // pixels beyond the window within which chapters are kept up to date
 
@@ -90,7 +90,7 @@ function waiting() {
   const places = (known.shared.roots || []).join(", ");
   document.title = "Turnwise watch";
   document.getElementById("head").replaceChildren(
-    html("h1", {}, DRAWING.online ? "No run yet" : "Connecting"),
+    html("h1", {}, DRAWING.connection === "lost" ? "Connecting" : "No run yet"),
     html("p", { class: "lead" }, places ? `A run that is started in ${places} appears here by itself.` : ""),
   );
   document.getElementById("main").replaceChildren();
@@ -165,25 +165,30 @@ function plan() {
   );
 }
 
+const CONNECTIONS = {
+  live: ["live", "live"],
+  lost: ["not connected; trying again", "bad"],
+  ended: ["the command has ended; this is its last state", ""],
+};
+
 function showConnection() {
-  const words = DRAWING.paused ? "paused" : DRAWING.online ? "live" : "not connected; trying again";
-  const tone = DRAWING.paused ? "watch" : DRAWING.online ? "live" : "bad";
+  const [words, tone] = DRAWING.paused ? ["paused", "watch"] : CONNECTIONS[DRAWING.connection];
   const place = document.getElementById("connection");
   place.className = `tone ${tone}`;
   if (place.textContent !== words) place.textContent = words;
 }
 
 function receive(message) {
-  if (message.kind === "online") DRAWING.online = message.online;
+  if (message.kind === "connection") DRAWING.connection = message.connection;
   if (message.kind === "known") {
     Object.assign(known, message.known);
-    Object.assign(DRAWING, { online: message.online, offset: message.offset });
+    Object.assign(DRAWING, { connection: message.connection, offset: message.offset });
   }
   if (message.kind === "parts") {
     applyParts(known, message.parts);
     DRAWING.offset = message.now - Date.now() / 1000;
   }
-  if (message.kind !== "online") {
+  if (message.kind !== "connection") {
     if (!DRAWING.began) readLink(known);
     for (const id of Object.keys(CHAPTERS)) stale.add(id);
     if (message.kind === "parts" || known.shared.roots) plan();

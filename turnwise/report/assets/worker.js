@@ -3,7 +3,7 @@
 
 const known = nothingKnown();
 const pages = new Set();
-let online = false;
+let connection = "lost";
 let offset = 0; // the server's clock, seen from here
 
 function tellAll(message) {
@@ -13,11 +13,11 @@ function tellAll(message) {
 onconnect = ({ ports: [page] }) => {
   pages.add(page);
   page.onmessage = () => pages.delete(page); // the only thing that a page says is that it goes
-  page.postMessage({ kind: "known", known, online, offset });
+  page.postMessage({ kind: "known", known, connection, offset });
 };
 
 followStream((message) => {
-  if (message.kind === "online") online = message.online;
+  if (message.kind === "connection") connection = message.connection;
   else {
     applyParts(known, message.parts);
     offset = message.now - Date.now() / 1000;
