@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.envs.broken import BROKEN, DoneAndCut, GlobalRandom, HangingStep, Slow, Sound, SoundGame
+from tests.sandboxes import HAS_BUBBLEWRAP
 from turnwise.envs import specs
 from turnwise.envs.check import CHECKS, check_env
 from turnwise.envs.wrappers import TurnLimit
@@ -154,6 +155,8 @@ def test_the_doctor_finds_nothing_wrong_with_a_built_in_environment(spec):
         pytest.skip("a family without an example: its members come from packages of the user")
     if env_id.startswith("openenv/"):
         pytest.skip("needs a server; tests/envs/adapters/test_openenv.py starts one")
+    if env_id.startswith("terminal/") and not HAS_BUBBLEWRAP:
+        pytest.skip("bubblewrap is not installed")
     files = FILES.get(env_id, {})
     if spec.runs_program:
         pytest.importorskip("uvicorn", reason="needs a server: pip install 'turnwise[serve]'")

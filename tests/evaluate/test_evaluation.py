@@ -1,11 +1,12 @@
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.sandboxes import needs_bubblewrap
 
 pytest.importorskip("statsmodels", reason="needs turnwise[dev]")
 
@@ -20,7 +21,6 @@ from turnwise.recipe.schema import EnvChoice, Recipe
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.types import Group, StopReason, Trajectory
 
-NEEDS_SANDBOX = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 RECIPE = {"algorithm": preset("ppo"), "env": {"id": "game/guess-number-easy", "kwargs": {"high": 10, "split": "train"}}}
 
 
@@ -179,7 +179,7 @@ def test_the_interval_of_few_questions_is_that_of_few_tasks():
     assert "eval/tasks" not in summarize(tasks([1.0]))  # where seeds deal tasks without end, their number says nothing
 
 
-@pytest.mark.parametrize("wrapped", [False, pytest.param(True, marks=NEEDS_SANDBOX)])
+@pytest.mark.parametrize("wrapped", [False, pytest.param(True, marks=needs_bubblewrap)])
 def test_word_problems_of_a_file_are_listed_through_wrappers_too(wrapped: bool, tmp_path: Path):
     rows = [{"question": f"1 + {number} ?", "answer": f"#### {number + 1}"} for number in range(4)]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, [*rows, *rows])))

@@ -1,7 +1,6 @@
 """The stages of the generator: what each gate removes, counts, resuming, parallel work, a chat model as the author."""
 
 import json
-import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.evaluate.task_writer import SOLUTION, TaskWriter, stages_asked
+from tests.sandboxes import needs_bubblewrap
 from turnwise.chat_endpoint import ChatEndpoint
 from turnwise.cli import app
 from turnwise.envs.registry import make
@@ -34,7 +34,7 @@ from turnwise.evaluate.terminal_stages import (
 from turnwise.rollout.episode import EpisodeSpec
 from turnwise.types import Trajectory
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+pytestmark = needs_bubblewrap
 GATES = {
     "wrong-truth": "solve",
     "no-permission": "solve",

@@ -6,7 +6,6 @@ import asyncio
 import math
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.sandboxes import needs_bubblewrap
 from turnwise.tools import sandbox
 from turnwise.tools.python import python_tool
 from turnwise.tools.sandbox import Execution, SandboxLimits, check_sandbox, run_python, run_python_sync
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+pytestmark = needs_bubblewrap
 
 
 def run(code: str, limits: SandboxLimits | None = None) -> Execution:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.envs.terminals.test_harbor import write_harbor
+from tests.sandboxes import needs_bubblewrap
 from tests.torture import __main__ as command
 from tests.torture import (
     actions,
@@ -45,7 +45,6 @@ from turnwise.tools.sandbox import Execution, SandboxLimits
 FAST = [
     EnvSource(env=name) for name in ("game/hangman-easy", "game/guess-number-hard", "lookup/2hop", "math/arithmetic")
 ]
-needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 
 
 # Injections.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.sandboxes import needs_bubblewrap
 from turnwise.envs import Env, Step, make
 from turnwise.envs.tasks.answers import extract_answer, grade, parse_number, same_answer
 
@@ -206,7 +206,7 @@ def test_a_missing_file_or_argument_is_refused_with_the_fix(tmp_path: Path):
         make("math/gsm8k")
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@needs_bubblewrap
 def test_the_python_tool_helps_and_the_answer_still_counts(tmp_path: Path):
     env = make("math/gsm8k", questions=write(tmp_path / "p.jsonl", problems(40)), python=True, max_tool_uses=1)
     observation, task = begin(env, 0)

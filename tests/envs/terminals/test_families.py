@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.sandboxes import needs_bubblewrap
 from turnwise.envs.registry import make
 from turnwise.envs.terminals.families.brief_family import BRIEF_WORDS
 from turnwise.envs.terminals.families.family_table import (
@@ -27,7 +28,6 @@ from turnwise.envs.terminals.terminal_world import World
 from turnwise.evaluate.terminal_stages import truth_texts
 from turnwise.policy.pico_words import TERMINALS
 
-needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 CANARIES = ("a-canary-that-sings-in-the-truth", "a-canary-that-sings-in-the-test")
 TELLING = 24
 """Characters of a text that is nowhere by chance."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import shutil
 from collections.abc import Awaitable
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.sandboxes import needs_bubblewrap
 from turnwise.envs import Env, Reset, Step
 from turnwise.envs.registry import make
 from turnwise.envs.wrappers import History, ToolEnv, TurnLimit
@@ -239,7 +239,7 @@ def test_a_megabyte_of_anything_gives_a_short_step(piece: str):
     assert len(settle(env.step(f"<calculator>{piece * (10**6 // len(piece))}</calculator>"))[0]) < 5000
 
 
-@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+@needs_bubblewrap
 def test_python_runs_in_the_sandbox_inside_an_episode():
     env = TurnLimit(ToolEnv(Echo(), [python_tool()], formats=[FencedFormat()]), max_turns=2)
     env.reset(seed=0)
