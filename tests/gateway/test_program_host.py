@@ -17,7 +17,7 @@ pytest.importorskip("uvicorn", reason="needs a server: pip install 'turnwise[ser
 
 ROOT = Path(__file__).parents[2]
 AGENT = """
-import asyncio, os, signal, socket, stat, sys
+import asyncio, os, signal, socket, ssl, stat, sys
 from pathlib import Path
 sys.path.append({root!r})
 from tests.gateway.raw_client import chat
@@ -55,6 +55,12 @@ async def hang(task, base_url, api_key):
 def too_much(task, base_url, api_key):
     chat(base_url, api_key, "hello")
     return {{"reward": 1.0, "scores": "x" * 2**25}}
+
+def make_client(task, base_url, api_key):
+    chat(base_url, api_key, "hello")
+    (HERE / "certificates").write_text("none")
+    ssl.create_default_context(cafile=HERE / "certificates")  # what clients do; raises where it reads them
+    return 1.0
 
 def hold(task, base_url, api_key):
     end = os.open(HERE / "held", os.O_WRONLY)
@@ -122,6 +128,10 @@ def test_what_is_too_long_to_send_is_said(agent):
 def test_a_task_that_cannot_be_sent_is_refused(agent):
     with pytest.raises(EpisodeError, match="cannot send this task"):
         HostedProgram(f"{agent}:fail", {"lock": threading.Lock()}, NOWHERE, print)
+
+
+def test_making_a_client_there_reads_no_certificates(agent):
+    assert play(f"{agent}:make_client").reward == 1.0
 
 
 STARTER = """

@@ -23,6 +23,7 @@ from turnwise.envs import codec
 from turnwise.envs.faults import EpisodeError
 from turnwise.envs.process import STOP, receive, search_path, start_interpreter
 from turnwise.gateway.agent_session import Ended
+from turnwise.gateway.late_certificates import read_certificates_late
 from turnwise.gateway.programs import Address, RunningFunction, Tell
 from turnwise.keeper import GROUPS
 from turnwise.outside import anywhere, load
@@ -123,6 +124,7 @@ def serve(descriptor: int) -> None:
             running.pop(number, None)
             connection.send_bytes(_report(number, ended))
 
+    read_certificates_late()
     if isinstance(sys.stdout, TextIOWrapper):  # None where it is closed
         sys.stdout.reconfigure(line_buffering=True)  # what programs print is seen at once, and not lost at the end
     while (request := receive(connection)) != STOP:
