@@ -1,21 +1,19 @@
 """What a user's own program costs as agent: `python benchmarks/gateway.py [--steps 3] [--rounds 2] [--episodes 256]`.
 
 Trains the nano model on `search/geo-2hop` with the built-in loop and with `examples/agents/search_agent.py:run`, which
-does the same through the `openai` client and HTTP: once with a new client for each episode, and once as it is, with
-clients that share their connections. All take turns in one process and start from the same weights. The first step of
-each run warms up. Seconds are medians over the other steps; on a busy machine the CPU seconds, which
-include those of the programs' process, are the steadier measure. All episodes of a step are played at once.
+does the same through the `openai` client and HTTP, with a new client for each episode. Both take turns in one process
+and start from the same weights. The first step of each run warms up. Seconds are medians over the other steps; on a
+busy machine the CPU seconds, which include those of the programs' process, are the steadier measure. All episodes of a
+step are played at once.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from functools import cache
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -33,11 +31,7 @@ from turnwise.train.stages import train
 ROOT = Path(__file__).parents[1]
 RECIPE = ROOT / "turnwise" / "recipes" / "search-nano.yaml"
 AGENT = ROOT / "examples" / "agents" / "search_agent.py"
-SIDES = {
-    "built in": "search/geo-2hop",
-    "plain client": f"{Path(__file__).resolve()}:run_plain",
-    "shared client": f"{AGENT}:run",
-}
+SIDES = {"built in": "search/geo-2hop", "gateway": f"{AGENT}:run"}
 SHOWN = ("rollout/turns", "rollout/success", "time/step", "time/rollout")
 
 
@@ -61,22 +55,6 @@ def cpu_seconds() -> float:
         for child in children.read_text().split():
             ticks += sum(map(int, Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11:13]))
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
-
-
-def run_plain(task: Any, base_url: str, api_key: str) -> float:
-    """The agent as most people write it: each episode makes a client with connections of its own."""
-    return _plain_agent()(task, base_url, api_key)
-
-
-@cache
-def _plain_agent() -> Callable[..., float]:
-    spec = importlib.util.spec_from_file_location("plain_search_agent", AGENT)
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.CONNECTIONS = None
-    return module.run
 
 
 def measure(env: str, folder: Path, *, steps: int, episodes: int, seed: int) -> list[dict[str, float]]:
@@ -115,7 +93,7 @@ def main() -> None:
 
 
 def show(found: Mapping[str, list[dict[str, float]]]) -> None:
-    """One line for each side, and what the gateway costs with either client."""
+    """One line for each side, and what the gateway costs."""
     table = Table("", "turns", "success", "step s", "rollout s", "CPU s/step", box=None)
     middle = {side: {name: median(row[name] for row in rows) for name in rows[0]} for side, rows in found.items()}
     for side, row in middle.items():
@@ -123,9 +101,8 @@ def show(found: Mapping[str, list[dict[str, float]]]) -> None:
         times = (row["rollout/turns"], success, row["time/step"], row["time/rollout"], row["cpu"])
         table.add_row(side, *(f"{value:.3g}" for value in times))
     Console().print(table)
-    for side in list(SIDES)[1:]:
-        wall, cpu = (middle[side][name] / middle["built in"][name] - 1 for name in ("time/step", "cpu"))
-        print(f"overhead of the gateway, {side}: {wall:+.1%} wall, {cpu:+.1%} CPU a step")
+    wall, cpu = (middle["gateway"][name] / middle["built in"][name] - 1 for name in ("time/step", "cpu"))
+    print(f"overhead of the gateway: {wall:+.1%} wall, {cpu:+.1%} CPU a step")
 
 
 if __name__ == "__main__":

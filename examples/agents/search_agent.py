@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from openai import DefaultHttpxClient, OpenAI
+from openai import OpenAI
 
 from turnwise.envs.search.geo import geo
 from turnwise.envs.search.protocol import INVALID, LAST_TURN, ask, exact_match, parse, show
 
 SEARCHES = 3
-CONNECTIONS = DefaultHttpxClient()  # one for all clients, because each of them loads all certificates of the web
 
 
 def run(task: dict[str, Any], base_url: str, api_key: str) -> float:
@@ -25,7 +24,7 @@ def run(task: dict[str, Any], base_url: str, api_key: str) -> float:
     world = geo(hops=2, split=task["split"])
     world.reset(seed=task["seed"])
     assert world.task is not None
-    client = OpenAI(base_url=base_url, api_key=api_key, http_client=CONNECTIONS)
+    client = OpenAI(base_url=base_url, api_key=api_key)
     messages: list[Any] = [{"role": "user", "content": ask(world.task.question, style="terse", searches=SEARCHES)}]
     for left in range(SEARCHES, -1, -1):
         said = client.chat.completions.create(model="policy", messages=messages).choices[0].message.content or ""

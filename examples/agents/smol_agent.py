@@ -10,13 +10,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from openai import DefaultHttpxClient
 from smolagents import LogLevel, OpenAIServerModel, Tool, ToolCallingAgent
 
 from turnwise.envs.search.geo import geo
 from turnwise.envs.search.protocol import exact_match, show
-
-CONNECTIONS = DefaultHttpxClient()  # one for all clients, because each of them loads all certificates of the web
 
 
 class Search(Tool):
@@ -41,8 +38,6 @@ def run(task: dict[str, Any], base_url: str, api_key: str) -> float:
     world = geo(hops=2, split=task["split"])
     world.reset(seed=task["seed"])
     assert world.task is not None
-    model = OpenAIServerModel(
-        model_id="policy", api_base=base_url, api_key=api_key, client_kwargs={"http_client": CONNECTIONS}
-    )
+    model = OpenAIServerModel(model_id="policy", api_base=base_url, api_key=api_key)
     agent = ToolCallingAgent(tools=[Search(world.retriever)], model=model, max_steps=4, verbosity_level=LogLevel.OFF)
     return exact_match(str(agent.run(world.task.question)), world.task.answers)
