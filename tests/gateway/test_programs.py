@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -248,3 +249,23 @@ time.sleep(600)
 def test_a_command_ends_with_a_trainer_that_is_killed(tmp_path):
     held = tmp_path / "held"
     assert_ends_with_its_starter(STARTER, str(held), held=held)
+
+
+def test_clients_that_async_programs_leave_open_fill_no_screen(caplog):
+    async def close_in_vain():
+        raise RuntimeError("Event loop is closed")
+
+    async def fail_in_the_background():
+        raise ArithmeticError("of the program's own")
+
+    async def run(task, base_url, api_key):
+        await asyncio.to_thread(chat, base_url, api_key, "hello")
+        for left in (close_in_vain(), fail_in_the_background()):
+            abandoned = asyncio.ensure_future(left)
+            await asyncio.wait([abandoned])
+        return 1.0
+
+    assert play(run).reward == 1.0
+    gc.collect()
+    told = [str(record.exc_info[1]) for record in caplog.records if record.name == "asyncio" and record.exc_info]
+    assert told == ["of the program's own"]

@@ -74,9 +74,21 @@ class RunningFunction:
 
     async def _wait(self, value: Any) -> Any:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._loop.set_exception_handler(_report_unless_abandoned)
         if self._stopped:
             raise asyncio.CancelledError
         return await value
+
+
+def _report_unless_abandoned(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report what a task raised, unless it only tried to close a client that a program left open.
+
+    The garbage collector finds such a client in any thread, and the client then closes itself in that thread's loop,
+    although its connections belong to a loop that has ended.
+    """
+    error = context.get("exception")
+    if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+        loop.default_exception_handler(context)
 
 
 def _crash(error: BaseException) -> EpisodeError:
